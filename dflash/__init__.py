@@ -1,0 +1,5 @@
+"""DFlash drafters: data, online training, evaluation, export. Importing this loads nothing heavy."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
