@@ -1,0 +1,57 @@
+"""What the fronts read: frozen records made by the service from one snapshot. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from state import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The last observation of a running attempt. Not durable: it ages and may be gone."""
+
+    attempt: str
+    progress: Mapping[str, Any] | None
+    out_size: int
+    err_size: int
+    beat: int
+    seen_at: str
+    """UTC ISO time of the poll that saw it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextAction:
+    """The next safe thing to do, as a command anyone can type, and why."""
+
+    verb: str
+    """run, wait, retry, approve, bind, supersede, or nothing."""
+    task: str | None
+    command: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything a front shows, made from one revision."""
+
+    snapshot: Snapshot
+    next: NextAction
+    live: Mapping[str, Live] = field(default_factory=dict)
+    """By task id, for attempts that run."""
+    engine: str | None = None
+    """Who advances the graph right now; None when nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    outcome: str
+    """done, blocked, failed, attention, gate, until, interrupted, or held."""
+    reason: str
+    started: tuple[str, ...] = ()
+    """Tasks started in this run, in order."""
