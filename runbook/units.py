@@ -1,0 +1,79 @@
+"""Durations and sizes as an operator writes them: `90s`, `10m`, `1h30m`, `512MiB`, `4GB`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+
+_BYTES = {
+    "B": 1,
+    "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(_BYTES)})")
+
+
+def parse_duration(value: object) -> float:
+    """Seconds of `10m`, `1h30m`, or of a plain number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < 0 or value != value or value == float("inf"):
+            raise ValueError(f"a duration cannot be {value}")
+        return float(value)
+    text = value.strip() if isinstance(value, str) else ""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{value!r} is not a duration: write 90s, 10m, 1h30m or seconds")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+
+
+def parse_bytes(value: object) -> int:
+    """Bytes of `4GiB`, `500MB`, or of a plain whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"a size cannot be {value}")
+        return value
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is not a size: write 512MiB, 4GB or a number of bytes")
+    return int(float(found.group(1)) * _BYTES[found.group(2)])
+
+
+def show_bytes(count: int) -> str:
+    """`1.5 GiB`: for messages."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+            ]
+        }
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": f"^{_SIZE.pattern}$"},
+            ]
+        }
+    ),
+]
