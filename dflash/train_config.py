@@ -1,0 +1,156 @@
+"""One training run as a frozen record; no torch here.
+
+Owns: every option of `dflash train`, which of them fit together, and which may not change between a
+checkpoint and the run that resumes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from dflash.errors import DflashError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One training run. `RESUME_CONTRACT` names what a resumed run may not change."""
+
+    target: str
+    data: str
+    out: str
+    split: str = "train"
+    layers: int = 5
+    block_size: int = 16
+    taps: tuple[int, ...] | None = None
+    num_taps: int | None = None
+    sliding_window: int | None = None
+    mask_token: int | None = None
+    init: str = "taps"
+    """`taps`: fc starts as the mean of the taps. `target`: the layers start from the target's last
+    ones too. `random`: neither."""
+    init_from: str | None = None
+    """A z-lab checkpoint to start the weights from."""
+    anchors_per_doc: int = 512
+    max_length: int = 4096
+    """Longer documents are cut here, so that a ring buffer's size is known."""
+    batch_docs: int = 4
+    """Documents in one micro-batch."""
+    micro_batches: int = 1
+    """Micro-batches in one optimiser step, over all drafter ranks."""
+    steps: int | None = None
+    tokens: int | None = None
+    """Stop after about this many training tokens, context included; the smaller limit counts."""
+    minutes: float | None = None
+    """Stop, with a checkpoint, after this much wall time; the schedule still follows the steps."""
+    epochs: float = 1.0
+    """Used when neither steps nor tokens is given."""
+    lr: float = 6e-4
+    min_lr_ratio: float = 0.1
+    schedule: str = "wsd"
+    warmup: float = 0.04
+    decay: float = 0.2
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    loss: str = "ce"
+    """`ce` with exponential decay over slots, or `dpace`."""
+    gamma: float | None = None
+    dpace_alpha: float = 0.5
+    head_chunk_rows: int = 2048
+    dtype: str = "auto"
+    wire_dtype: str = "auto"
+    attention: str = "auto"
+    targets: int = 1
+    drafters: int = 1
+    colocated: bool = False
+    backend: str = "auto"
+    ring: int = 2
+    save_every: int = 500
+    keep: int = 3
+    seed: int = 0
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name, problem in _train_problems(self):
+            raise DflashError(f"Cannot train with {name}: {problem}", "Change that option.")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        names = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - names)
+        if unknown:
+            raise DflashError(
+                f"Unknown training option {', '.join(unknown)}.",
+                f"Known: {', '.join(sorted(names))}.",
+            )
+        fixed = dict(values)
+        for name in ("taps", "betas"):
+            if fixed.get(name) is not None:
+                fixed[name] = tuple(fixed[name])
+        return cls(**fixed)
+
+    def to_json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    def decay_gamma(self, block_size: int) -> float:
+        """7 for blocks of 16, 5 for 10, 4 for 8 (the paper's values), 2.5 below."""
+        if self.gamma is not None:
+            return self.gamma
+        return next(
+            g for size, g in ((16, 7.0), (10, 5.0), (8, 4.0), (0, 2.5)) if block_size >= size
+        )
+
+
+RESUME_CONTRACT = (
+    "split", "layers", "block_size", "sliding_window", "anchors_per_doc", "max_length",
+    "batch_docs", "micro_batches", "lr", "min_lr_ratio", "schedule", "warmup", "decay",
+    "weight_decay", "betas", "clip", "loss", "gamma", "dpace_alpha", "dtype", "seed",
+)  # fmt: skip
+"""Changing one would continue a different run under the same name. Topology may change."""
+
+
+def contract_changes(saved: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """What the resuming run asks for and the checkpoint does not allow, in words."""
+    now = config.to_json()
+    return [
+        f"{name}: {saved[name]!r} in the checkpoint, {now[name]!r} now"
+        for name in RESUME_CONTRACT
+        if name in saved and saved[name] != now[name]
+    ]
+
+
+def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
+    choices = {
+        "schedule": ("wsd", "cosine", "constant"),
+        "loss": ("ce", "dpace"),
+        "init": ("taps", "target", "random"),
+        "attention": ("auto", "eager", "sdpa", "flex"),
+        "backend": ("auto", "gloo", "nccl"),
+        "dtype": ("auto", "float32", "bfloat16"),
+        "wire_dtype": ("auto", "float32", "bfloat16"),
+    }
+    found = [
+        (name, f"{getattr(config, name)!r} is not one of {', '.join(allowed)}.")
+        for name, allowed in choices.items()
+        if getattr(config, name) not in allowed
+    ]
+    counts = ("layers", "anchors_per_doc", "max_length", "batch_docs", "micro_batches", "targets")
+    found += [
+        (name, f"{getattr(config, name)} is below 1.")
+        for name in (*counts, "drafters", "ring", "save_every", "keep")
+        if getattr(config, name) < 1
+    ]
+    if config.micro_batches % config.drafters:
+        problem = (
+            f"{config.micro_batches} do not split evenly over {config.drafters} drafter ranks."
+        )
+        found.append(("micro_batches", problem))
+    if config.colocated and (config.targets, config.drafters) != (1, 1):
+        found.append(("colocated", "one process does it all, so --targets and --drafters are 1."))
+    return found
