@@ -1,0 +1,239 @@
+"""The shape of a runbook file, and what it becomes once loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
+from state.model import FailureClass, Need, TaskDef, TaskKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Scalar = str | int | float | bool | None
+Slug = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
+
+# `oom` and `check_failed` come back the same unless something changes; the others are no failures.
+NEVER_RETRIED = (
+    FailureClass.OK,
+    FailureClass.STOPPED,
+    FailureClass.OOM,
+    FailureClass.CHECK_FAILED,
+)
+RETRYABLE = tuple(cls.value for cls in FailureClass if cls not in NEVER_RETRIED)
+
+
+class FileModel(BaseModel):
+    """Part of a runbook file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RoleFile(FileModel):
+    """A host role; `runbook host bind` says which machine plays it."""
+
+    title: Annotated[str, Field(description="What the machine is for.")] = ""
+
+
+class NeedFile(FileModel):
+    """A need with a condition."""
+
+    task: Annotated[str, Field(description="The task that goes first.")]
+    condition: Annotated[
+        Literal["ok", "any"],
+        Field(description="ok: it is done, or serving; any: it ended, however."),
+    ] = "ok"
+
+
+def _need(value: object) -> object:
+    return {"task": value} if isinstance(value, str) else value
+
+
+ShortNeed = Annotated[
+    NeedFile,
+    BeforeValidator(_need),
+    WithJsonSchema({"anyOf": [{"type": "string"}, NeedFile.model_json_schema()]}),
+]
+
+
+class ResourcesFile(FileModel):
+    """What the task must have for itself on its host."""
+
+    gpus: Annotated[tuple[int, ...], Field(description="GPU numbers.")] = ()
+    ports: Annotated[tuple[int, ...], Field(description="TCP ports.")] = ()
+    shm_bytes: Annotated[Size | None, Field(description="Room in /dev/shm.")] = None
+
+    def names(self) -> tuple[str, ...]:
+        """As the fences call them."""
+        shm = ("shm",) if self.shm_bytes else ()
+        return (*(f"gpu:{n}" for n in self.gpus), *(f"port:{n}" for n in self.ports), *shm)
+
+
+class RetryFile(FileModel):
+    """When a failed attempt is tried again without asking."""
+
+    max: Annotated[int, Field(ge=1, le=20, description="Further attempts, at most.")]
+    on: Annotated[
+        tuple[str, ...],
+        Field(
+            min_length=1,
+            description="Failure classes.",
+            json_schema_extra={"items": {"enum": list(RETRYABLE)}},
+        ),
+    ]
+
+
+class GateFile(FileModel):
+    """A person's yes before the task runs."""
+
+    ask: Annotated[str, Field(min_length=1, description="The question to the person.")]
+
+
+class DefaultsFile(FileModel):
+    """What a task has unless it says otherwise."""
+
+    host: Annotated[str | None, Field(description="Host role.")] = None
+    retry: RetryFile | None = None
+    timeout: Annotated[Seconds | None, Field(description="Time limit of an attempt.")] = None
+
+
+class TaskFile(FileModel):
+    """A task of the graph."""
+
+    title: Annotated[str, Field(min_length=1, description="What it does, for people.")]
+    phase: Annotated[str, Field(description="A key of `phases`.")]
+    host: Annotated[str | None, Field(description="A host role; a key of `hosts`.")] = None
+    needs: Annotated[tuple[ShortNeed, ...], Field(description="Tasks that go first.")] = ()
+    step: Annotated[str, Field(description="The step type.")]
+    with_: Annotated[
+        dict[str, Any],
+        Field(default_factory=dict, alias="with", description="Arguments of the step type."),
+    ]
+    done_when: Annotated[
+        tuple[dict[str, Any], ...], Field(description="Checks on top of the step type's own.")
+    ] = ()
+    ready_when: Annotated[
+        tuple[dict[str, Any], ...], Field(description="Checks on top of the step type's own.")
+    ] = ()
+    resources: ResourcesFile = ResourcesFile()
+    retry: RetryFile | None = None
+    timeout: Annotated[Seconds | None, Field(description="Time limit of an attempt.")] = None
+    gate: GateFile | None = None
+
+
+class RunbookFile(FileModel):
+    """A runbook."""
+
+    version: Annotated[Literal[1], Field(description="Version of this format.")]
+    name: Annotated[Slug, Field(description="Short name: letters, digits, dashes.")]
+    title: Annotated[str, Field(min_length=1, description="One line for people.")]
+    goal: Annotated[str, Field(description="What is true when all is done.")] = ""
+    params: Annotated[
+        dict[Slug, Scalar],
+        Field(
+            default_factory=dict,
+            description="Defaults; null means that it must be given. `-p NAME=VALUE` overrides.",
+        ),
+    ]
+    hosts: Annotated[dict[Slug, RoleFile], Field(default_factory=dict, description="Host roles.")]
+    phases: Annotated[
+        dict[Slug, str],
+        Field(min_length=1, description="Parts of the work, in order, with titles."),
+    ]
+    defaults: DefaultsFile = DefaultsFile()
+    tasks: Annotated[dict[Slug, Any], Field(min_length=1, description="The graph.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTask:
+    """A task of a loaded file: parameters put in, everything validated that can be by now."""
+
+    id: str
+    title: str
+    phase: str
+    role: str | None
+    needs: tuple[Need, ...]
+    step: str
+    args: Mapping[str, Any]
+    """The `with`; references to hosts and results are still in it."""
+    done_when: tuple[Mapping[str, Any], ...]
+    ready_when: tuple[Mapping[str, Any], ...]
+    resources: ResourcesFile
+    retry: RetryFile | None
+    timeout_s: float | None
+    gate: str | None
+    kind: TaskKind
+
+    def definition(self) -> dict[str, Any]:
+        """The whole definition as JSON, as the store keeps it."""
+        return {
+            **self._semantics(),
+            "retry": {"max": self.retry.max, "on": list(self.retry.on)} if self.retry else None,
+            "timeout_s": self.timeout_s,
+            "gate": self.gate,
+        }
+
+    def _semantics(self) -> dict[str, Any]:
+        """What its results depend on. How often to try, how long, who agrees, and every title may
+        change without making done work stale."""
+        return {
+            "step": self.step,
+            "kind": self.kind.value,
+            "with": dict(self.args),
+            "role": self.role,
+            "needs": sorted([need.task, need.condition] for need in self.needs),
+            "done_when": [dict(check) for check in self.done_when],
+            "ready_when": [dict(check) for check in self.ready_when],
+            "resources": list(self.resources.names()),
+        }
+
+    @property
+    def definition_hash(self) -> str:
+        """Digest of the semantic part, whatever the order of keys in the file."""
+        text = json.dumps(self._semantics(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_task_def(self, position: int) -> TaskDef:
+        """The record that the store takes."""
+        return TaskDef(
+            id=self.id,
+            title=self.title,
+            phase=self.phase,
+            step=self.step,
+            kind=self.kind,
+            role=self.role,
+            needs=self.needs,
+            definition=self.definition(),
+            definition_hash=self.definition_hash,
+            position=position,
+            resources=self.resources.names(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runbook:
+    """A valid runbook file with its parameters put in."""
+
+    name: str
+    title: str
+    goal: str
+    hosts: Mapping[str, str]
+    """Role -> title."""
+    phases: Mapping[str, str]
+    params: Mapping[str, Scalar]
+    """The values in force."""
+    tasks: tuple[PlannedTask, ...]
+    """In the order of the file."""
+    digest: str
+    """sha256 of the text and the parameters in force: what a person approves."""
+    text: str
+    path: str
+
+    def task_defs(self) -> tuple[TaskDef, ...]:
+        """For `Tx.load_runbook`."""
+        return tuple(task.to_task_def(position) for position, task in enumerate(self.tasks))

@@ -1,0 +1,105 @@
+"""References in a runbook: `${param.x}`, `${host.root}`, `${workspace}`, `${task.t.out.k}`.
+
+Parameters are put in when the file is loaded, the others when a step is planned
+(`runbook.resolve`). There is no expression language; `$${` stands for a literal `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runbook.plan.yaml_reader import At
+
+_TOKEN = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|\$\{")
+_TASK = re.compile(r"task\.(?P<task>[A-Za-z0-9_-]+)\.out\.(?P<key>[A-Za-z0-9_.-]+)")
+HOST_KEYS = ("root", "work")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One `${...}`."""
+
+    name: str
+    kind: str
+    """param, host, workspace, task; `unknown` when it is none of them; `open` without a `}`."""
+    task: str = ""
+    key: str = ""
+
+
+def parse_reference(name: str) -> Reference:
+    """What stands between the braces."""
+    if name.startswith("param."):
+        return Reference(name=name, kind="param", key=name.removeprefix("param."))
+    if name.startswith("host.") and name.removeprefix("host.") in HOST_KEYS:
+        return Reference(name=name, kind="host", key=name.removeprefix("host."))
+    if name == "workspace":
+        return Reference(name=name, kind="workspace")
+    if found := _TASK.fullmatch(name):
+        return Reference(name=name, kind="task", task=found["task"], key=found["key"])
+    return Reference(name=name, kind="unknown")
+
+
+def references(text: str) -> Iterator[Reference]:
+    """All references of a text, in order."""
+    for found in _TOKEN.finditer(text):
+        if found["name"] is not None:
+            yield parse_reference(found["name"])
+        elif found[0] == "${":
+            yield Reference(name=text[found.start() : found.start() + 20], kind="open")
+
+
+def has_reference(value: object) -> bool:
+    """Whether a value will only be known when the step is planned."""
+    return isinstance(value, str) and any(True for _ in references(value))
+
+
+def texts(value: Any, at: At = ()) -> Iterator[tuple[At, str]]:
+    """Every text of nested data with the way to it."""
+    if isinstance(value, str):
+        yield at, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from texts(inner, (*at, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from texts(inner, (*at, index))
+
+
+def put_in(value: Any, known: Callable[[Reference], Any], *, last: bool) -> Any:
+    """Nested data with its references replaced; `known` returns KEEP for those that stay.
+
+    A text that is one reference and nothing else takes the value's type, so `port: ${param.port}`
+    is a number. The last pass also turns `$${` into `${`.
+    """
+    if isinstance(value, Mapping):
+        return {key: put_in(inner, known, last=last) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [put_in(inner, known, last=last) for inner in value]
+    if not isinstance(value, str):
+        return value
+    whole = _TOKEN.fullmatch(value)
+    if whole is not None and whole["name"] is not None:
+        found = known(parse_reference(whole["name"]))
+        return value if found is KEEP else found
+
+    def one(match: re.Match[str]) -> str:
+        if match["name"] is None:
+            return "${" if last and match[0] == "$${" else match[0]
+        found = known(parse_reference(match["name"]))
+        return match[0] if found is KEEP else as_text(found)
+
+    return _TOKEN.sub(one, value)
+
+
+KEEP = object()
+
+
+def as_text(value: object) -> str:
+    """A value inside a longer text: as YAML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

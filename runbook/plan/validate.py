@@ -1,0 +1,132 @@
+"""Pydantic's findings as problems with a place in the file and the word that was meant."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from runbook.plan.problems import nearest
+from runbook.plan.references import has_reference
+
+if TYPE_CHECKING:
+    from runbook.plan.yaml_reader import At, Document
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], data: Any, document: Document, at: At) -> M | None:
+    """An instance of `model`, or None with the problems recorded.
+
+    A value that still has a reference cannot be judged yet: its findings are left out, and the
+    answer is None without a problem.
+    """
+    try:
+        return model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        for found in error.errors(include_url=False):
+            path, value = _real_path(data, found["loc"])
+            if not has_reference(value):
+                _report(model, found, value, document, at, path)
+        return None
+
+
+def valid_part(model: type[M], data: Mapping[str, Any], missing: Mapping[str, Any]) -> M | None:
+    """What can be judged of `data` although some of it is wrong: those keys are left out.
+
+    `missing` stands in for keys that the model cannot do without. Reports nothing.
+    """
+    left = dict(data)
+    for _ in range(2):
+        try:
+            return model.model_validate_json(json.dumps(left), strict=True)
+        except ValidationError as error:
+            wrong = {found["loc"][0] for found in error.errors() if found["loc"]}
+            left = {key: value for key, value in left.items() if key not in wrong}
+            left |= {key: value for key, value in missing.items() if key in wrong}
+    return None
+
+
+def _real_path(data: Any, loc: tuple[Any, ...]) -> tuple[At, Any]:
+    """`loc` without pydantic's own marks for the branches of a union, and what stands there."""
+    path: list[str | int] = []
+    value = data
+    for index, part in enumerate(loc):
+        if (isinstance(value, Mapping) and part in value) or _indexes(part, value):
+            value = value[part]
+        elif index == len(loc) - 1 and isinstance(value, Mapping):
+            return (*path, part), None  # a missing key
+        else:
+            break
+        path.append(part)
+    return tuple(path), value
+
+
+def _indexes(part: Any, value: Any) -> bool:
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
+def _report(
+    model: type[BaseModel], found: Any, value: Any, document: Document, at: At, path: At
+) -> None:
+    kind = found["type"]
+    name = (*at, *path)[-1] if (*at, *path) else ""
+    if kind == "extra_forbidden":
+        known = _fields_at(model, path[:-1])
+        document.problem(
+            (*at, *path),
+            f"unknown key `{name}`; known here: {', '.join(known)}",
+            suggestion=nearest(str(name), known),
+            key=True,
+        )
+        return
+    if kind == "missing":
+        document.problem((*at, *path[:-1]), f"`{name}` is missing", key=True)
+        return
+    message = found["msg"].removeprefix("Value error, ")
+    shown = json.dumps(value, ensure_ascii=False)
+    if kind != "value_error" and path and len(shown) < 60:
+        message += f"; found {shown}"
+    where = f"`{name}`: " if isinstance(name, str) and name else ""
+    suggestion = ""
+    if kind in ("literal_error", "enum"):
+        options = [str(option).strip("'") for option in _options(found)]
+        suggestion = nearest(str(value), options)
+    is_key = "[key]" in found["loc"]
+    document.problem((*at, *path), f"{where}{message}", suggestion=suggestion, key=is_key)
+
+
+def _options(found: Any) -> list[str]:
+    expected = str(found.get("ctx", {}).get("expected", ""))
+    return expected.replace(" or ", ", ").split(", ")
+
+
+def _fields_at(model: type[BaseModel], path: At) -> list[str]:
+    """The keys that are known at `path` below `model`."""
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None:
+            return []
+        if isinstance(part, int):
+            continue
+        field = next(
+            (f for name, f in current.model_fields.items() if part in (name, f.alias)), None
+        )
+        # The name of an entry in a mapping of models stays with the model of its entries.
+        current = _model_in(field.annotation) if field is not None else current
+    return [f.alias or name for name, f in current.model_fields.items()] if current else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict) or get_args(
+        annotation
+    ):
+        for inner in get_args(annotation):
+            if (found := _model_in(inner)) is not None:
+                return found
+    return None
