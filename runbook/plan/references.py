@@ -1,7 +1,7 @@
 """References in a runbook: `${param.x}`, `${host.root}`, `${workspace}`, `${task.t.out.k}`.
 
 Parameters are put in when the file is loaded, the others when a step is planned
-(`runbook.resolve`). There is no expression language; `$${` stands for a literal `${`.
+(`resolve`). There is no expression language; `$${` stands for a literal `${`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|\$\{")
 _TASK = re.compile(r"task\.(?P<task>[A-Za-z0-9_-]+)\.out\.(?P<key>[A-Za-z0-9_.-]+)")
 HOST_KEYS = ("root", "work")
+
+
+class ReferenceUnresolved(Exception):
+    """A reference has no value now."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +111,47 @@ def as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
+
+
+def resolve(
+    value: Any, *, root: str, work: str, workspace: str, outs: Mapping[str, Mapping[str, Any]]
+) -> Any:
+    """Everything that was left for the moment of planning.
+
+    Raises:
+        ReferenceUnresolved: a result that is not there (yet).
+    """
+
+    def known(reference: Reference) -> Any:
+        if reference.kind == "host":
+            return root if reference.key == "root" else work
+        if reference.kind == "workspace":
+            return workspace
+        if reference.kind == "task":
+            return _out(reference, outs)
+        raise ReferenceUnresolved(
+            f"${{{reference.name}}} has no value", hint="Run `runbook validate` on the file."
+        )
+
+    return put_in(value, known, last=True)
+
+
+def _out(reference: Reference, outs: Mapping[str, Mapping[str, Any]]) -> Any:
+    found: Any = outs.get(reference.task)
+    if found is None:
+        raise ReferenceUnresolved(
+            f"${{{reference.name}}}: task {reference.task} has recorded no results yet",
+            hint=f"Run {reference.task} first.",
+        )
+    if reference.key in found:
+        return found[reference.key]
+    inner = found
+    for part in reference.key.split("."):
+        if not isinstance(inner, Mapping) or part not in inner:
+            raise ReferenceUnresolved(
+                f"${{{reference.name}}}: task {reference.task} recorded no `{reference.key}`; "
+                f"it recorded: {', '.join(sorted(map(str, found))) or 'nothing'}",
+                hint="Correct the reference in the runbook file, or retry the task.",
+            )
+        inner = inner[part]
+    return inner
