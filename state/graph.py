@@ -1,0 +1,151 @@
+"""Pure questions about the graph: cycles, order, what is ready and why not."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Protocol
+
+from state.model import TaskKind, TaskState
+from state.transitions import PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from state.model import Need, Snapshot, Task
+
+
+class Node(Protocol):
+    """What the functions below look at; `Task` and `TaskDef` both have it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+    @property
+    def position(self) -> int: ...
+
+
+class StatefulNode(Node, Protocol):
+    @property
+    def kind(self) -> TaskKind: ...
+    @property
+    def state(self) -> TaskState: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def removed(self) -> bool: ...
+
+
+STUCK = frozenset({TaskState.FAILED, TaskState.STALE, TaskState.ATTENTION, TaskState.GATED})
+ENDED = frozenset({TaskState.DONE, TaskState.FAILED, TaskState.SKIPPED})
+
+
+def find_cycle(defs: Iterable[Node]) -> list[str] | None:
+    """A cycle as `[a, b, a]`, or None. Needs that name no task are left to the loader."""
+    nodes = {node.id: node for node in defs}
+    finished: set[str] = set()
+    for start in nodes:
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack: list[tuple[str, bool]] = [(start, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                path.pop()
+                on_path.discard(name)
+                finished.add(name)
+            elif name in on_path:
+                return [*path[path.index(name) :], name]
+            elif name not in finished:
+                path.append(name)
+                on_path.add(name)
+                stack.append((name, True))
+                stack.extend((need.task, False) for need in nodes[name].needs if need.task in nodes)
+    return None
+
+
+def topological(defs: Iterable[Node]) -> list[str]:
+    """Every task after what it needs; among equals the order of the file."""
+    nodes = sorted(defs, key=lambda node: (node.position, node.id))
+    known = {node.id for node in nodes}
+    order: list[str] = []
+    placed: set[str] = set()
+    waiting = nodes
+    while waiting:
+        later: list[Node] = []
+        for node in waiting:
+            if all(need.task in placed or need.task not in known for need in node.needs):
+                order.append(node.id)
+                placed.add(node.id)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            raise ValueError(f"the graph has a cycle: {find_cycle(later)}")
+        waiting = later
+    return order
+
+
+def descendants(snapshot: Snapshot, task_id: str) -> tuple[str, ...]:
+    """Everything that needs this task, directly or not, in the order of the file."""
+    snapshot.task(task_id)
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for task in snapshot.tasks:
+        for need in task.needs:
+            children[need.task].append(task.id)
+    found: set[str] = set()
+    queue = deque(children[task_id])
+    while queue:
+        name = queue.popleft()
+        if name not in found:
+            found.add(name)
+            queue.extend(children[name])
+    return tuple(task.id for task in snapshot.tasks if task.id in found)
+
+
+def is_met(need: Need, by: StatefulNode | None) -> bool:
+    """Whether a task that has not run may run, as far as this need goes."""
+    if by is None or by.removed:
+        return False
+    if need.condition == "any":
+        return by.state in ENDED
+    if by.state is TaskState.SKIPPED:
+        return True
+    wanted = TaskState.SERVING if by.kind is TaskKind.SERVICE else TaskState.DONE
+    return by.state is wanted
+
+
+def unmet(task: Node, tasks: Mapping[str, StatefulNode]) -> str:
+    """Why it cannot run: the needs that are not met, or the empty string."""
+    missing = []
+    for need in task.needs:
+        by = tasks.get(need.task)
+        if not is_met(need, by):
+            missing.append(f"{need.task}{_remark(by)}")
+    return f"waits for {', '.join(missing)}" if missing else ""
+
+
+def _remark(by: StatefulNode | None) -> str:
+    """Only what will not change by itself is worth a word (and an event)."""
+    if by is None or by.removed:
+        return " (not in the runbook)"
+    return f" ({by.state.value})" if by.state in STUCK else ""
+
+
+def readiness(tasks: Sequence[StatefulNode]) -> dict[str, tuple[TaskState, str]]:
+    """Where each pending task belongs, and why: `blocked` with what it waits for, or `ready`."""
+    by_id = {task.id: task for task in tasks}
+    found: dict[str, tuple[TaskState, str]] = {}
+    for task in tasks:
+        if task.state in PENDING and not task.removed:
+            why = unmet(task, by_id)
+            # A reason somebody gave for `ready` (stopped, retried) stays until it is blocked.
+            kept = task.reason if task.state is TaskState.READY else ""
+            found[task.id] = (TaskState.BLOCKED, why) if why else (TaskState.READY, kept)
+    return found
+
+
+def ready(snapshot: Snapshot) -> tuple[Task, ...]:
+    """What can be started now, in the order of the file."""
+    return tuple(
+        task for task in snapshot.tasks if task.state is TaskState.READY and not task.removed
+    )

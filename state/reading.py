@@ -1,0 +1,191 @@
+"""Rows to records, and the whole state as one `Snapshot`. A handful of queries, linear time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state import journal
+from state.connection import reading
+from state.model import (
+    Artifact,
+    Attempt,
+    AttemptState,
+    CheckRun,
+    FailureClass,
+    HostBinding,
+    Lease,
+    Meta,
+    Need,
+    Note,
+    Snapshot,
+    Task,
+    TaskKind,
+    TaskState,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+OWN_META = ("workspace_id", "name", "title", "goal", "runbook_hash", "runbook_path")
+
+# Values that repeat a thousand times are looked up, not constructed: enums by dictionary, and
+# the empty object without the parser.
+KINDS = {kind.value: kind for kind in TaskKind}
+TASK_STATES = {state.value: state for state in TaskState}
+ATTEMPT_STATES = {state.value: state for state in AttemptState}
+CLASSES = {cls.value: cls for cls in FailureClass}
+
+
+def task_from(row: sqlite3.Row) -> Task:
+    needs = row["needs"]
+    resources = row["resources"]
+    out = row["out"]
+    return Task(
+        id=row["id"],
+        title=row["title"],
+        phase=row["phase"],
+        step=row["step"],
+        kind=KINDS[row["kind"]],
+        role=row["role"],
+        needs=needs_from(needs),
+        definition=json.loads(row["definition"]),
+        definition_hash=row["definition_hash"],
+        position=row["position"],
+        resources=() if resources == "[]" else tuple(json.loads(resources)),
+        state=TASK_STATES[row["state"]],
+        reason=row["reason"],
+        out={} if out == "{}" else json.loads(out),
+        since=row["since"],
+        removed=bool(row["removed"]),
+        began_hash=row["began_hash"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNode:
+    """As much of a task as readiness looks at: every write reads all of them."""
+
+    id: str
+    position: int
+    kind: TaskKind
+    needs: tuple[Need, ...]
+    state: TaskState
+    reason: str
+    removed: bool
+    began_hash: str | None
+
+
+def read_nodes(conn: sqlite3.Connection) -> list[GraphNode]:
+    rows = conn.execute(
+        "SELECT id, position, kind, needs, state, reason, removed, began_hash FROM task"
+        " ORDER BY position, id"
+    )
+    return [
+        GraphNode(
+            id=row[0],
+            position=row[1],
+            kind=KINDS[row[2]],
+            needs=needs_from(row[3]),
+            state=TASK_STATES[row[4]],
+            reason=row[5],
+            removed=bool(row[6]),
+            began_hash=row[7],
+        )
+        for row in rows
+    ]
+
+
+def needs_from(text: str) -> tuple[Need, ...]:
+    if text == "[]":
+        return ()
+    return tuple(Need(task=need[0], condition=need[1]) for need in json.loads(text))
+
+
+def attempt_from(row: sqlite3.Row) -> Attempt:
+    return Attempt(
+        id=row["id"],
+        task=row["task"],
+        number=row["number"],
+        generation=row["generation"],
+        host=row["host"],
+        epoch=row["epoch"],
+        state=ATTEMPT_STATES[row["state"]],
+        cls=None if row["cls"] is None else CLASSES[row["cls"]],
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        superseded_by=row["superseded_by"],
+        definition_hash=row["definition_hash"],
+        detail=json.loads(row["detail"]),
+        evidence=json.loads(row["evidence"]),
+    )
+
+
+def check_from(row: sqlite3.Row) -> CheckRun:
+    return CheckRun(
+        id=row["id"],
+        task=row["task"],
+        attempt=row["attempt"],
+        purpose=row["purpose"],
+        name=row["name"],
+        spec=json.loads(row["spec"]),
+        verdict=row["verdict"],
+        evidence=json.loads(row["evidence"]),
+        at=row["at"],
+        epoch=row["epoch"],
+    )
+
+
+def host_from(row: sqlite3.Row) -> HostBinding:
+    fields = dict(row)
+    fields["facts"] = json.loads(fields["facts"])
+    return HostBinding(**fields)
+
+
+def note_from(row: sqlite3.Row) -> Note:
+    fields = dict(row)
+    fields["decision"] = bool(fields["decision"])
+    return Note(**fields)
+
+
+def meta_from(values: dict[str, str], schema_version: int) -> Meta:
+    own = {key: values.get(key, "") for key in OWN_META}
+    extra = {key: value for key, value in sorted(values.items()) if key not in own}
+    return Meta(**own, schema_version=schema_version, extra=extra)
+
+
+def read_snapshot(conn: sqlite3.Connection) -> Snapshot:
+    """Everything, as of one revision."""
+    with reading(conn):
+        values = {row[0]: row[1] for row in conn.execute("SELECT key, value FROM meta")}
+        version = conn.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()[0]
+        return Snapshot(
+            revision=journal.head(conn)[0],
+            meta=meta_from(values, version),
+            tasks=tuple(map(task_from, conn.execute("SELECT * FROM task ORDER BY position, id"))),
+            attempts=tuple(map(attempt_from, conn.execute("SELECT * FROM attempt ORDER BY rowid"))),
+            checks=tuple(map(check_from, conn.execute(LATEST_CHECKS))),
+            hosts=tuple(map(host_from, conn.execute("SELECT * FROM host ORDER BY role"))),
+            notes=tuple(map(note_from, conn.execute("SELECT * FROM note ORDER BY rowid"))),
+            artifacts=tuple(
+                Artifact(**dict(row))
+                for row in conn.execute("SELECT * FROM artifact ORDER BY rowid")
+            ),
+            leases=tuple(
+                Lease(**dict(row))
+                for row in conn.execute(
+                    "SELECT resource, holder, token, acquired_at FROM lease"
+                    " WHERE released_at IS NULL ORDER BY resource"
+                )
+            ),
+        )
+
+
+LATEST_CHECKS = (
+    "SELECT * FROM check_run"
+    " WHERE seq IN (SELECT max(seq) FROM check_run GROUP BY task, purpose, name) ORDER BY seq"
+)
