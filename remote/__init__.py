@@ -1,0 +1,36 @@
+"""Hosts and the jobs on them. Knows nothing of task graphs, of the TUI or of training."""
+
+from __future__ import annotations
+
+from remote.errors import (
+    AuthRefused,
+    CommandFailed,
+    HostFenceHeld,
+    HostKeyChanged,
+    HostKeyUnknown,
+    LaunchFailed,
+    RemoteError,
+    Unreachable,
+    UnsupportedHost,
+)
+from remote.host import Host
+from remote.local import LocalTransport
+from remote.model import (
+    CheckResult,
+    HostTarget,
+    Identity,
+    JobSpec,
+    JobStatus,
+    LogChunk,
+    Result,
+    StopReport,
+)
+from remote.transport import Transport
+
+__all__ = [
+    "Host", "LocalTransport", "Transport",
+    "CheckResult", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
+    "StopReport",
+    "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
+    "LaunchFailed", "RemoteError", "Unreachable", "UnsupportedHost",
+]  # fmt: skip

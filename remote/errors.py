@@ -1,0 +1,83 @@
+"""What can go wrong between us and a host. Every error carries what to do next in `hint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remote.model import Result
+
+
+class RemoteError(Exception):
+    """Base of this package's errors."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Unreachable(RemoteError):
+    """No answer came. The request may have been carried out: the outcome is unknown."""
+
+
+class AuthRefused(Unreachable):
+    """The host answered and let nobody in: nothing was carried out."""
+
+
+class HostKeyUnknown(RemoteError):
+    """The host shows a key that nobody has accepted yet."""
+
+    def __init__(self, label: str, *, key: str, fingerprint: str) -> None:
+        super().__init__(
+            f"Cannot trust {label}: its {key.split()[0]} key {fingerprint} is not known",
+            hint="compare the fingerprint with the provider's page, then pin it to this host",
+        )
+        self.key = key
+        self.fingerprint = fingerprint
+
+
+class HostKeyChanged(RemoteError):
+    """The host shows another key than the pinned one: perhaps another machine."""
+
+    def __init__(self, label: str, *, expected: str, found: str, fingerprint: str) -> None:
+        super().__init__(
+            f"Refusing {label}: it shows the {found.split()[0]} key {fingerprint}, "
+            "not the one pinned for this host",
+            hint="find out whether the machine was rebuilt; if so, pin the new key to it",
+        )
+        self.expected = expected
+        self.found = found
+        self.fingerprint = fingerprint
+
+
+class HostFenceHeld(RemoteError):
+    """Another attempt owns the task, or a port it needs, on that host."""
+
+    def __init__(self, message: str, *, attempt: str, generation: int, resource: str = "") -> None:
+        super().__init__(message, hint=f"follow attempt {attempt}, or stop it first")
+        self.attempt = attempt
+        self.generation = generation
+        self.resource = resource
+
+
+class UnsupportedHost(RemoteError):
+    """The machine cannot run jobs: not Linux, or without a usable Python."""
+
+
+class LaunchFailed(RemoteError):
+    """The host refused a launch; the payload has not run."""
+
+    def __init__(self, message: str, *, kind: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+
+class CommandFailed(RemoteError):
+    """A command ran on the host and did not do what was asked."""
+
+    def __init__(self, result: Result, *, where: str, hint: str = "") -> None:
+        tail = result.err.decode("utf-8", "replace").strip().splitlines()[-10:]
+        head = f"exit {result.code} on {where}: {' '.join(result.argv)[:200]}"
+        super().__init__("\n  ".join([head, *tail]), hint=hint)
+        self.result = result

@@ -1,0 +1,316 @@
+"""A host: jobs, checks and files on one machine, over any transport.
+
+Every request is one framed round trip to one of two scripts that live on the host under their
+content hash. A lost answer raises Unreachable, and every request here is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets as random_source
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from remote.errors import (
+    CommandFailed,
+    HostFenceHeld,
+    LaunchFailed,
+    RemoteError,
+    Unreachable,
+    UnsupportedHost,
+)
+from remote.model import (
+    CheckResult,
+    Identity,
+    JobSpec,
+    JobStatus,
+    LogChunk,
+    StopReport,
+    Stream,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from remote.transport import Transport
+
+ROUND_TRIP_S = 60.0
+PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 /usr/bin/python3"
+
+# Finds an interpreter and says where the root is. Works in any POSIX shell.
+_FIND = f"""for p in {PYTHONS} /opt/conda/bin/python3; do
+if "$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
+exec "$p" -c "$1" "$2" "$3"; fi; done; echo "$3" >&2; exit 86"""
+_WHERE = """import json, os, platform, sys
+print(sys.argv[2] + json.dumps({"python": sys.executable, "system": platform.system(),
+"version": platform.python_version(),
+"root": os.path.abspath(os.path.expanduser(sys.argv[1]))}) + sys.argv[2])"""
+# Receives a script: aside, fsync, rename, as every file here.
+_RECEIVE = """import hashlib, os, sys
+path, want = sys.argv[1:3]
+data = sys.stdin.buffer.read()
+if hashlib.sha256(data).hexdigest() != want: sys.exit("what arrived is not what was sent")
+os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+aside = "%s.%d" % (path, os.getpid())
+with open(aside, "xb") as file:
+    file.write(data); file.flush(); os.fsync(file.fileno())
+os.rename(aside, path)"""
+
+
+class Host:
+    """One machine. Holds no state about jobs: it asks, every time."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        root: str,
+        workspace_id: str,
+        inject: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.root = root
+        self.workspace_id = workspace_id
+        self.last_identity: Identity | None = None
+        self._inject = dict(inject or {})  # faults, for tests; see supervisor.INJECT
+        self._python = ""
+        self._at = ""
+        self._pushed: set[str] = set()
+
+    @property
+    def label(self) -> str:
+        return self.transport.label
+
+    # --- the machine ---
+
+    def identity(self) -> Identity:
+        self._job_verb("poll", {"attempts": []})
+        assert self.last_identity is not None
+        return self.last_identity
+
+    def facts(self) -> dict[str, Any]:
+        """What the machine has: CPUs, memory, disks, GPUs, Python, limits."""
+        answer = self._verb("probe.py", "facts", {}, timeout=ROUND_TRIP_S)
+        facts: dict[str, Any] = answer["facts"]
+        return facts
+
+    def check(
+        self,
+        checks: Sequence[Mapping[str, Any]],
+        *,
+        attempt: str | None = None,
+        timeout: float = 60,
+    ) -> list[CheckResult]:
+        """Run checks on the host, in order; one verdict each."""
+        if not checks:
+            return []
+        alive = None
+        if any("process_alive" in check for check in checks):
+            if attempt is None:
+                raise RemoteError("process_alive was asked without an attempt")
+            status = self.poll([attempt])[attempt]
+            alive = {"state": status.state, "pid": status.pid, "reason": status.reason}
+        request = {"checks": [dict(check) for check in checks], "alive": alive, "budget_s": timeout}
+        answer = self._verb("probe.py", "checks", request, timeout=timeout + 15)
+        return [
+            CheckResult(verdict=one["verdict"], evidence=one["evidence"])
+            for one in answer["results"]
+        ]
+
+    # --- jobs ---
+
+    def job_dir(self, attempt: str) -> str:
+        self._connect()
+        return f"{self._at}/{self.workspace_id}/jobs/{attempt}"
+
+    def launch(self, spec: JobSpec) -> JobStatus:
+        """Start an attempt, or say how it goes when it was started before."""
+        body = {
+            "spec": {
+                "attempt": spec.attempt,
+                "task": spec.task,
+                "generation": spec.generation,
+                "argv": list(spec.argv),
+                "env": dict(spec.env),
+                "cwd": spec.cwd,
+                "time_limit_s": spec.time_limit_s,
+                "ports": list(spec.ports),
+                "grace_s": spec.grace_s,
+            },
+            "secrets": dict(spec.secrets),
+        }
+        answer = self._verb("supervisor.py", "launch", body, timeout=ROUND_TRIP_S, refusals=True)
+        if answer["ok"]:
+            return _job_status(answer["status"])
+        text = f"Cannot start {spec.task} on {self.label}: {answer['message']}"
+        if answer["error"] in ("fence_held", "stale_generation"):
+            raise HostFenceHeld(
+                text,
+                attempt=str(answer["attempt"]),
+                generation=int(answer["generation"]),
+                resource=str(answer.get("what", "")),
+            )
+        raise LaunchFailed(text, kind=answer["error"])
+
+    def poll(self, attempts: Iterable[str]) -> dict[str, JobStatus]:
+        """The state of many attempts in one round trip; also renews `last_identity`."""
+        answer = self._job_verb("poll", {"attempts": list(attempts)})
+        return {name: _job_status(found) for name, found in answer["statuses"].items()}
+
+    def stop(self, attempt: str, *, grace_s: float, ports: Sequence[int] = ()) -> StopReport:
+        """End a job with all its processes, and prove it."""
+        body = {"attempt": attempt, "grace_s": grace_s, "ports": list(ports)}
+        answer = self._job_verb("stop", body, timeout=2 * grace_s + ROUND_TRIP_S)
+        return StopReport(
+            state=answer["state"],
+            survivors=tuple(answer["survivors"]),
+            evidence=answer["evidence"],
+        )
+
+    def burn(self, attempt: str) -> bool:
+        """Make sure that an attempt never runs. False: too late, it had started."""
+        return bool(self._job_verb("burn", {"attempt": attempt})["burned"])
+
+    def read_log(
+        self,
+        attempt: str,
+        stream: Stream,
+        *,
+        offset: int,
+        limit: int = 1 << 18,
+        file_id: str = "",
+    ) -> LogChunk:
+        """Bytes of a stream. Pass the last `file_id` to learn of a replaced file too."""
+        body = {"attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
+        answer = self._job_verb("read", {**body, "file_id": file_id})
+        return LogChunk(
+            data=base64.b64decode(answer["data"]),
+            offset=answer["offset"],
+            size=answer["size"],
+            file_id=answer["file_id"],
+            restarted=answer["restarted"],
+        )
+
+    def read_out(self, attempt: str) -> dict[str, Any] | None:
+        """What the payload wrote to $RUNBOOK_OUT; None when it is absent or no JSON object."""
+        out: dict[str, Any] | None = self._job_verb("read_out", {"attempt": attempt})["out"]
+        return out
+
+    # --- files ---
+
+    def ship(self, files: Mapping[str, bytes], *, name: str) -> str:
+        """Put small files on the host under their content hash; the directory they are in."""
+        digest = hashlib.sha256()
+        for path in sorted(files):
+            digest.update(f"{path}\0{len(files[path])}\0".encode())
+            digest.update(files[path])
+        body = {
+            "name": f"{name}-{digest.hexdigest()[:16]}",
+            "files": {path: base64.b64encode(data).decode() for path, data in files.items()},
+        }
+        return str(self._job_verb("ship", body, timeout=5 * ROUND_TRIP_S)["path"])
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        return base64.b64decode(self._job_verb("read_file", {"path": path, "limit": limit})["data"])
+
+    def close(self) -> None:
+        self.transport.close()
+
+    # --- round trips ---
+
+    def _job_verb(
+        self, verb: str, body: Mapping[str, Any], *, timeout: float = ROUND_TRIP_S
+    ) -> dict[str, Any]:
+        return self._verb("supervisor.py", verb, body, timeout=timeout)
+
+    def _verb(
+        self,
+        script: str,
+        verb: str,
+        body: Mapping[str, Any],
+        *,
+        timeout: float,
+        refusals: bool = False,
+    ) -> dict[str, Any]:
+        path = self._push(script)
+        mark = random_source.token_hex(16)
+        request = {
+            **body,
+            "begin": f"<{mark}",
+            "end": f"{mark}>",
+            "root": self._at,
+            "workspace": self.workspace_id,
+            "inject": self._inject,
+            "limit_s": int(timeout),
+        }
+        result = self.transport.run(
+            [self._python, path, verb], input=json.dumps(request).encode(), timeout=timeout
+        )
+        answer = _unframe(result.out, request["begin"], request["end"])
+        if answer is None:
+            # Perhaps the root was wiped: push again with the next request.
+            self._pushed.clear()
+            self._python = ""
+            if result.code is None or result.ok:
+                raise Unreachable(
+                    f"{self.label} cut its answer to {verb} short",
+                    hint="ask again: requests are safe to repeat",
+                )
+            raise CommandFailed(result, where=self.label)
+        if "identity" in answer:
+            self.last_identity = Identity(host_key=self.transport.host_key, **answer["identity"])
+        if not answer["ok"] and not refusals:
+            raise RemoteError(f"{self.label} cannot {verb}: {answer['message']}")
+        return answer
+
+    def _connect(self) -> None:
+        if self._python:
+            return
+        mark = random_source.token_hex(16)
+        argv = ["sh", "-c", _FIND, "sh", _WHERE, self.root, mark]
+        result = self.transport.run(argv, timeout=ROUND_TRIP_S)
+        found = _unframe(result.out, mark, mark)
+        if found is None:
+            if mark.encode() in result.err:
+                raise UnsupportedHost(
+                    f"{self.label} has no Python 3.8 or newer",
+                    hint="install python3 there; jobs need nothing else",
+                )
+            raise CommandFailed(result, where=self.label)
+        if found["system"] != "Linux":
+            raise UnsupportedHost(
+                f"{self.label} runs {found['system']}; jobs need Linux",
+                hint="bind the role to a Linux machine",
+            )
+        self._python, self._at = found["python"], found["root"]
+
+    def _push(self, script: str) -> str:
+        self._connect()
+        data = resources.files("remote").joinpath(script).read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        path = f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-{script}"
+        if path not in self._pushed:
+            there = self.transport.run(["test", "-s", path], timeout=ROUND_TRIP_S)
+            if not there.ok:
+                argv = [self._python, "-c", _RECEIVE, path, digest]
+                sent = self.transport.run(argv, input=data, timeout=ROUND_TRIP_S)
+                if not sent.ok:
+                    raise CommandFailed(sent, where=self.label)
+            self._pushed.add(path)
+        return path
+
+
+def _job_status(found: Mapping[str, Any]) -> JobStatus:
+    return JobStatus(**found)
+
+
+def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
+    """The object between the marks; None when it did not come whole."""
+    _, opened, rest = out.partition(begin.encode())
+    body, closed, _ = rest.partition(end.encode())
+    if not (opened and closed):
+        return None
+    value: dict[str, Any] = json.loads(body)
+    return value

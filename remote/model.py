@@ -1,0 +1,134 @@
+"""The records that cross this package's border. No behaviour, no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JSON = Any
+
+HostKind = Literal["local", "ssh"]
+JobState = Literal["absent", "published", "running", "exited", "burned", "lost"]
+Stream = Literal["out", "err", "progress"]
+Verdict = Literal["pass", "fail", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command said. `code` is None only when a signal ended it."""
+
+    argv: tuple[str, ...]
+    code: int | None
+    out: bytes
+    err: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTarget:
+    """Where a host is and how it proves itself."""
+
+    kind: HostKind
+    address: str = ""
+    user: str = ""
+    port: int = 22
+    root: str
+    host_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One detached process. Secrets reach its environment and are written nowhere."""
+
+    attempt: str
+    task: str
+    generation: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    time_limit_s: float | None = None
+    ports: tuple[int, ...] = ()
+    grace_s: float = 20
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """What a host's evidence says about an attempt. `cls` holds a failure class's name."""
+
+    attempt: str
+    state: JobState
+    reason: str = ""
+    pid: int | None = None
+    pgid: int | None = None
+    beat: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    cls: str | None = None
+    progress: Mapping[str, JSON] | None = None
+    progress_size: int = 0
+    out_size: int = 0
+    err_size: int = 0
+    started_at: str | None = None
+    ended_at: str | None = None
+    evidence: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Bytes of a log from `offset` on. `restarted`: the file is another or shorter one.
+
+    `offset` may lie beyond what was asked for: the middle of a very long log is given up.
+    """
+
+    data: bytes
+    offset: int
+    size: int
+    file_id: str
+    restarted: bool
+
+    @property
+    def end(self) -> int:
+        """Where to read on."""
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReport:
+    """Whether a job is proved gone, and else what is left of it."""
+
+    state: Literal["stopped", "stop_incomplete"]
+    survivors: tuple[Mapping[str, JSON], ...] = ()
+    evidence: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The verdict of one check and what was found."""
+
+    verdict: Verdict
+    evidence: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which machine this is, and which boot of it."""
+
+    boot_id: str
+    machine_id: str
+    pid1_start: str
+    host_key: str = ""
+    hostname: str = ""
+
+    @property
+    def epoch(self) -> str:
+        """A name for this boot of this machine. A new host name alone makes no new epoch."""
+        parts = (self.boot_id, self.machine_id, self.pid1_start, self.host_key)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,34 @@
+"""How commands reach a host. Everything above this line does not know whether SSH is involved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remote.model import Result
+
+
+class Transport(Protocol):
+    """Runs short commands. Implementations are safe to use from several threads."""
+
+    @property
+    def label(self) -> str:
+        """How the host is called in messages."""
+        ...
+
+    @property
+    def host_key(self) -> str:
+        """The key that the host proved to have, "" for this machine."""
+        ...
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
+        """Run a command to its end.
+
+        Raises Unreachable when no exit status came back. That means *unknown*: the command may
+        have run, may still run, may never have arrived.
+        """
+        ...
+
+    def close(self) -> None: ...
