@@ -175,7 +175,7 @@ class PlannedTask:
             **self._semantics(),
             "retry": {"max": self.retry.max, "on": list(self.retry.on)} if self.retry else None,
             "timeout_s": self.timeout_s,
-            "gate": self.gate,
+            "gate": {"ask": self.gate} if self.gate is not None else None,
         }
 
     def _semantics(self) -> dict[str, Any]:

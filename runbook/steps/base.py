@@ -149,7 +149,7 @@ class Step(ABC, Generic[A]):
 
 
 def parse_args(model: type[A], raw: Mapping[str, Json]) -> A:
-    """Strictly: no number from a text, no truth from a one; by way of JSON, where lists are fine."""
+    """Strictly: no number from a text, no truth from a one. By way of JSON: lists are fine."""
     return model.model_validate_json(json.dumps(raw), strict=True)
 
 

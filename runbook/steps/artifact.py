@@ -1,0 +1,193 @@
+"""`artifact`: results into a store, with sha256: copied aside, read back, renamed.
+
+Runs on the operator's side, so the files must lie on a `local` host. Copying again only reads:
+what is already there with the same digest is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, field_validator
+
+from runbook.steps.base import Json, Outcome, Step, StepArgs, StepContext, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK = 1 << 20
+MANIFEST = "manifest.json"
+
+
+class SourceArgs(StepArgs):
+    """One file or folder."""
+
+    path: Annotated[str, Field(description="File or folder on the host.")]
+    name: Annotated[str, Field(min_length=1, description="Its name in the store, slashes allowed.")]
+
+    @field_validator("name")
+    @classmethod
+    def stays_inside(cls, name: str) -> str:
+        """A name must not lead out of the store."""
+        parts = PurePosixPath(name).parts
+        if name.startswith("/") or ".." in parts or name == MANIFEST:
+            raise ValueError(f"{name!r} is no name inside the store")
+        return name
+
+
+class ArtifactArgs(StepArgs):
+    """Where to, and what."""
+
+    store: Annotated[str, Field(description="file:///FOLDER.")]
+    prefix: Annotated[str, Field(description="Folder inside the store for this delivery.")] = ""
+    files: Annotated[tuple[SourceArgs, ...], Field(min_length=1, description="What is kept.")]
+
+    @field_validator("store")
+    @classmethod
+    def is_local(cls, url: str) -> str:
+        """Other stores are not there yet; better said now than at the end."""
+        if not url.startswith(("file:///", "file://${", "${")):
+            raise ValueError(f"{url!r}: only file:///FOLDER stores are known")
+        return url
+
+
+class Artifact(Step[ArtifactArgs]):
+    """Keep results in a store."""
+
+    name = "artifact"
+    Args = ArtifactArgs
+
+    def plan(self, args: ArtifactArgs, ctx: StepContext) -> StepPlan:
+        top = store_folder(args.store) / args.prefix
+
+        def run(live: StepContext) -> Outcome:
+            if live.host_kind != "local":
+                return Outcome(
+                    ok=False,
+                    message=f"{live.host_name} is not this machine: file:// stores take files of "
+                    f"a local host only; copy them here first",
+                )
+            try:
+                return deliver(args, top, live)
+            except OSError as error:
+                where = error.filename or top
+                said = f"{where}: {error.strerror or error}; nothing half-written was kept"
+                return Outcome(ok=False, message=said)
+
+        return StepPlan(
+            summary=tuple(f"keep {one.path} as {top / one.name}" for one in args.files),
+            run=run,
+            done_when=({"manifest": {"path": str(top / MANIFEST)}},),
+            out={"store": f"file://{top}"},
+        )
+
+
+def store_folder(url: str) -> Path:
+    """The folder of a file:// store."""
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc or not parts.path.startswith("/"):
+        raise ValueError(f"{url!r} is no file:///FOLDER store")
+    return Path(unquote(parts.path))
+
+
+def deliver(args: ArtifactArgs, top: Path, ctx: StepContext) -> Outcome:
+    """Copy everything, then write the manifest that lists it."""
+    kept: list[dict[str, Json]] = []
+    for source in args.files:
+        found = list(_files(Path(source.path), source.name))
+        if not found:
+            return Outcome(
+                ok=False, message=f"{source.path}: no file there; run the task before it"
+            )
+        for path, name in found:
+            size, digest = _keep(path, top / name)
+            kept.append({"path": name, "size": size, "sha256": digest})
+            ctx.log(f"kept {name} ({size} bytes)")
+    kept.sort(key=lambda one: str(one["path"]))
+    names = [str(one["path"]) for one in kept]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return Outcome(ok=False, message=f"two files want the name {twice} in the store")
+    text = json.dumps({"files": kept}, indent=1) + "\n"
+    _write(top / MANIFEST, text.encode())
+    artifacts = [
+        {"uri": (top / str(one["path"])).as_uri(), "size": one["size"], "sha256": one["sha256"]}
+        for one in kept
+    ]
+    return Outcome(
+        ok=True,
+        out={"store": top.as_uri(), "files": len(kept)},
+        evidence={"artifacts": artifacts},
+        message=f"{len(kept)} files kept in {top}",
+    )
+
+
+def _files(path: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """A file, or every file below a folder, in order; hidden ones are no results."""
+    if path.is_file():
+        yield path, name
+        return
+    for inner in sorted(path.rglob("*")) if path.is_dir() else ():
+        relative = inner.relative_to(path)
+        if inner.is_file() and not any(part.startswith(".") for part in relative.parts):
+            yield inner, f"{name}/{relative.as_posix()}"
+
+
+def _keep(source: Path, target: Path) -> tuple[int, str]:
+    """Copy one file unless the same is there; size and digest of what now is in the store."""
+    digest = _digest(source)
+    size = source.stat().st_size
+    if target.is_file() and target.stat().st_size == size and _digest(target) == digest:
+        return size, digest
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(target)
+    try:
+        with source.open("rb") as reading, aside.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, BLOCK)
+            writing.flush()
+            os.fsync(writing.fileno())
+        if _digest(aside) != digest:
+            raise OSError(f"{source}: changed while it was copied, or {aside.parent} is bad")
+        aside.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+    return size, digest
+
+
+def _write(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(target)
+    try:
+        with aside.open("wb") as writing:
+            writing.write(data)
+            writing.flush()
+            os.fsync(writing.fileno())
+        aside.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is only on the disk once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,58 @@
+"""`audit`: look hard at completions or a tokenized set; a gate that fails stops the graph."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from runbook.steps import checks
+from runbook.steps.base import Step, StepContext, StepPlan
+from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, told
+
+
+class AuditArgs(DflashArgs):
+    """Either completions or a tokenized set."""
+
+    completions: Annotated[str, Field(description="Folder of completions.")] = ""
+    tokenized: Annotated[str, Field(description="Tokenized set.")] = ""
+    tokenizer: Annotated[str, Field(description="Folder with the target's tokenizer.")] = ""
+    gates: Annotated[
+        dict[str, float],
+        Field(default_factory=dict, description="Threshold by gate; `dflash audit --help`."),
+    ]
+    report: Annotated[str, Field(description="Folder for report.json, report.txt, samples.json.")]
+
+    @model_validator(mode="after")
+    def one_input(self) -> AuditArgs:
+        """They have different gates."""
+        if bool(self.completions) == bool(self.tokenized):
+            raise ValueError("give exactly one of completions and tokenized")
+        return self
+
+
+class Audit(Step[AuditArgs]):
+    """Audit data against gates."""
+
+    name = "audit"
+    Args = AuditArgs
+
+    def plan(self, args: AuditArgs, ctx: StepContext) -> StepPlan:
+        job = dflash_job(
+            args,
+            ctx,
+            (
+                "audit",
+                *flag("--completions", args.completions),
+                *flag("--tokenized", args.tokenized),
+                *flag("--tokenizer", args.tokenizer),
+                *flags("--gate", (f"{key}={value:g}" for key, value in args.gates.items())),
+                *flag("--report", args.report),
+            ),
+        )
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            done_when=(checks.file(f"{args.report}/report.json"),),
+            out={"report": f"{args.report}/report.txt"},
+        )

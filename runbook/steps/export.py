@@ -1,0 +1,38 @@
+"""`export`: a checkpoint into the folder that inference engines load."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from runbook.steps import checks
+from runbook.steps.base import Step, StepContext, StepPlan
+from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+
+
+class ExportArgs(DflashArgs):
+    """Checkpoint in, drafter folder out."""
+
+    checkpoint: Annotated[str, Field(description="A checkpoint of `train`.")]
+    out: Annotated[str, Field(description="The drafter's folder.")]
+
+
+class Export(Step[ExportArgs]):
+    """Export a drafter."""
+
+    name = "export"
+    Args = ExportArgs
+
+    def plan(self, args: ExportArgs, ctx: StepContext) -> StepPlan:
+        words = ("export", *flag("--checkpoint", args.checkpoint), *flag("--out", args.out))
+        job = dflash_job(args, ctx, words)
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            done_when=(
+                checks.file(f"{args.out}/config.json"),
+                checks.file(f"{args.out}/model.safetensors"),
+            ),
+            out={"path": args.out},
+        )

@@ -1,0 +1,75 @@
+"""`train`: the drafter, online against the frozen target; resumes from its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from runbook.steps import checks
+from runbook.steps.base import Step, StepContext, StepPlan
+from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
+
+# Every argument is the flag of the same name; these are not flags.
+_OURS = frozenset({"venv", "threads", "grace", "extra", "colocated", "taps"})
+
+
+class TrainArgs(DflashArgs):
+    """The options of `dflash train` that a runbook sets; the rest by `extra`."""
+
+    target: Annotated[str, Field(description="The target's folder.")]
+    data: Annotated[str, Field(description="Tokenized set.")]
+    out: Annotated[str, Field(description="Folder of checkpoints.")]
+    steps: Annotated[int | None, Field(ge=1, description="Optimiser steps.")] = None
+    tokens: Annotated[int | None, Field(ge=1, description="Or stop after so many tokens.")] = None
+    minutes: Annotated[float | None, Field(gt=0, description="Or after so much time.")] = None
+    layers: Annotated[int | None, Field(ge=1, description="Layers of the drafter.")] = None
+    block_size: Annotated[int | None, Field(ge=2, description="Positions of a block.")] = None
+    taps: Annotated[tuple[int, ...], Field(description="Target layers whose output is used.")] = ()
+    num_taps: Annotated[int | None, Field(ge=1, description="Or so many, spread evenly.")] = None
+    anchors_per_doc: Annotated[int | None, Field(ge=1, description="Blocks per document.")] = None
+    max_length: Annotated[int | None, Field(ge=1, description="Longer documents are cut.")] = None
+    batch_docs: Annotated[int | None, Field(ge=1, description="Documents per micro-batch.")] = None
+    micro_batches: Annotated[int | None, Field(ge=1, description="Micro-batches per step.")] = None
+    lr: Annotated[float | None, Field(gt=0, description="Peak learning rate.")] = None
+    init: Annotated[
+        Literal["taps", "target", "random"] | None, Field(description="Initial weights.")
+    ] = None
+    targets: Annotated[int | None, Field(ge=1, description="Ranks of the frozen target.")] = None
+    drafters: Annotated[int | None, Field(ge=1, description="Ranks of the drafter.")] = None
+    colocated: Annotated[bool, Field(description="Target and drafter share each device.")] = False
+    backend: Annotated[Literal["gloo", "nccl"] | None, Field(description="Transport.")] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"] | None, Field(description="Compute type.")
+    ] = None
+    seed: Annotated[int | None, Field(description="Seed of everything random.")] = None
+    save_every: Annotated[int | None, Field(ge=1, description="Steps between checkpoints.")] = None
+    extra: Annotated[tuple[str, ...], Field(description="Further flags, as they are.")] = ()
+    grace: Annotated[
+        Seconds, Field(description="From TERM to KILL: time to finish a step and save.")
+    ] = 120.0
+
+
+class Train(Step[TrainArgs]):
+    """Train a drafter; its last checkpoint is `${task.NAME.out.checkpoint}`."""
+
+    name = "train"
+    Args = TrainArgs
+
+    def plan(self, args: TrainArgs, ctx: StepContext) -> StepPlan:
+        words = ["train"]
+        for name in TrainArgs.model_fields:
+            if name not in _OURS:
+                words += flag("--" + name.replace("_", "-"), getattr(args, name))
+        if args.taps:
+            words += ["--taps", ",".join(map(str, args.taps))]
+        if args.colocated:
+            words.append("--colocated")
+        job = dflash_job(args, ctx, (*words, *args.extra), grace_s=args.grace)
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            done_when=(checks.file(f"{args.out}/latest"),),
+            out={"path": args.out},
+        )

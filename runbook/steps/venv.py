@@ -1,0 +1,89 @@
+"""`venv`: one virtual environment from a lock file, built or adopted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
+from runbook.steps.dflash_job import flag, flags, shipped, told
+from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
+
+
+class VenvArgs(StepArgs):
+    """Where it goes, and what must be in it."""
+
+    dest: Annotated[str, Field(description="The environment's folder; absolute.")]
+    lock: Annotated[
+        str,
+        Field(description="Lock file of name==version lines on the host, or `bundled:cpu.lock`."),
+    ]
+    python: Annotated[
+        str, Field(description="Interpreter to build with; `auto` looks for one.")
+    ] = "auto"
+    min_python: Annotated[str, Field(pattern=r"^\d+\.\d+$", description="Oldest accepted.")] = (
+        "3.11"
+    )
+    torch_index: Annotated[
+        str, Field(description="An extra package index, such as one of CPU builds of torch.")
+    ] = ""
+    plugins: Annotated[
+        tuple[str, ...],
+        Field(description="Source folders to install; `bundled:cpu_platform` is SGLang on a CPU."),
+    ] = ()
+    imports: Annotated[
+        tuple[str, ...], Field(min_length=1, description="Modules that must import.")
+    ]
+    imports_under: Annotated[
+        Seconds | None, Field(description="How long importing may take on this disk.")
+    ] = None
+    require_free: Annotated[
+        Size | None, Field(description="Free space asked for before anything is downloaded.")
+    ] = None
+    prove_cuda: Annotated[bool, Field(description="torch must see a CUDA device.")] = False
+    env: Annotated[
+        dict[str, str],
+        Field(default_factory=dict, description="Environment while it is built and proved."),
+    ]
+
+
+class Venv(Step[VenvArgs]):
+    """Build or adopt a virtual environment."""
+
+    name = "venv"
+    Args = VenvArgs
+
+    def plan(self, args: VenvArgs, ctx: StepContext) -> StepPlan:
+        plugins = (
+            ctx.ship(name.removeprefix("bundled:")) if name.startswith("bundled:") else name
+            for name in args.plugins
+        )
+        job = JobPlan(
+            argv=(
+                "python3",
+                f"{ctx.ship('payloads')}/venv.py",
+                *flag("--dest", args.dest),
+                *flag("--lock", shipped(args.lock, ctx, bundle="locks")),
+                *flag("--python", args.python),
+                *flag("--min-python", args.min_python),
+                *flag("--index-torch", args.torch_index),
+                *flags("--plugin", plugins),
+                *flag("--imports", ",".join(args.imports)),
+                *flag("--imports-under", args.imports_under),
+                *flag("--require-free", args.require_free),
+                *(("--prove-cuda",) if args.prove_cuda else ()),
+                *flags("--env", (f"{key}={value}" for key, value in sorted(args.env.items()))),
+            ),
+            cwd=ctx.work,
+        )
+        python = f"{args.dest}/bin/python"
+        imports: dict[str, object] = {"python": python, "modules": list(args.imports)}
+        if args.env:
+            imports["env"] = args.env
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            done_when=({"python_imports": imports},),
+            out={"path": args.dest, "python": python},
+        )
