@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ class UnknownTask(StateError):
     """No task has this name."""
 
     def __init__(self, task: str, known: Iterable[str] = ()) -> None:
+        from difflib import get_close_matches  # 10 ms of import that only a typing error is worth
+
         names = sorted(known)
         near = get_close_matches(task, names, n=3, cutoff=0.5)
         hint = f"Did you mean {', '.join(near)}?" if near else "`runbook status` lists all tasks."

@@ -128,6 +128,8 @@ def _remark(by: StatefulNode | None) -> str:
     """Only what will not change by itself is worth a word (and an event)."""
     if by is None or by.removed:
         return " (not in the runbook)"
+    if by.kind is TaskKind.SERVICE and by.state is TaskState.DONE:
+        return " (ended; it must serve again)"
     return f" ({by.state.value})" if by.state in STUCK else ""
 
 

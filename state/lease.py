@@ -11,7 +11,6 @@ import fcntl
 import os
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from state.errors import LeaseHeld, LeaseLost
 from state.model import Lease
@@ -29,6 +28,8 @@ class HolderLock:
     """The kernel lock of one resource, held as long as this object is not closed."""
 
     def __init__(self, folder: Path, resource: str) -> None:
+        from urllib.parse import quote
+
         folder.mkdir(exist_ok=True)
         self.path = folder / f"{quote(resource, safe='')}.lock"
         # Not inherited by the commands we start: the lease must end with us, not with them.
