@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,8 +21,11 @@ import torch
 
 from dflash.errors import DflashError
 from dflash.statistics import Round
+from dflash.target import decoder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch import Tensor, nn
 
 CacheState = list[dict[str, Any]]
@@ -148,11 +150,11 @@ class TargetSession:
     """The frozen target with its cache for one sequence, its taps, and a way back."""
 
     def __init__(self, model: nn.Module, *, taps: Sequence[int] = ()) -> None:
-        self.model = model
+        self.model: Any = model
         self.device = next(model.parameters()).device
         self.taps = tuple(taps)
         self._seen: dict[int, Tensor] = {}
-        self._hooks = self._hook(decoder_layers(model))
+        self._hooks = self._hook(decoder_of(model).layers)
         # The argument was renamed within transformers 5; the old name warns, then goes away.
         named = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in named else "past_key_values"
@@ -160,7 +162,7 @@ class TargetSession:
         self._before: CacheState | None = None
         self._fed: list[int] = []
 
-    def _hook(self, layers: nn.ModuleList) -> list[Any]:
+    def _hook(self, layers: Any) -> list[Any]:
         for tap in self.taps:
             if not 0 <= tap < len(layers):
                 raise DflashError(
@@ -253,22 +255,6 @@ def _clone(value: Any) -> Any:
     if isinstance(value, list):
         return [_clone(v) for v in value]
     return value
-
-
-def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The text decoder's layers, also inside a vision-language wrapper."""
-    inner: Any = model
-    for name in ("model", "language_model", "model"):
-        layers = getattr(inner, "layers", None)
-        if isinstance(layers, torch.nn.ModuleList):
-            return layers
-        inner = getattr(inner, name, inner)
-    if isinstance(getattr(inner, "layers", None), torch.nn.ModuleList):
-        return inner.layers
-    raise DflashError(
-        f"no decoder layers found in a {type(model).__name__}",
-        "Targets are decoder-only models of transformers with `model.layers`.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,10 @@ It proposes what followed the most recent earlier occurrence of the last few tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class NgramIndex:
