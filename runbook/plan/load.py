@@ -82,6 +82,7 @@ class _Loading:
     document: Document
     params: dict[str, Scalar] = field(default_factory=dict)
     tasks: dict[str, TaskFile] = field(default_factory=dict)
+    checks: dict[str, dict[str, tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
 
     def load(self, given: Mapping[str, str], *, text: str, path: str) -> Runbook | None:
         data = self.document.data
@@ -220,9 +221,13 @@ class _Loading:
                     self.document.problem(where, f"task `{name}` needs itself")
             self._judge_retry(task, at)
             self._judge_step(name, task, at, raw_tasks)
-            for key, checks in (("done_when", task.done_when), ("ready_when", task.ready_when)):
-                for index, check in enumerate(checks):
-                    self._judge_check(check, (*at, key, index))
+            self.checks[name] = {
+                key: tuple(self._judged(check, (*at, key, i)) for i, check in enumerate(checks))
+                for key, checks in (
+                    ("done_when", task.done_when),
+                    ("ready_when", task.ready_when),
+                )
+            }
         defaults = data.get("defaults")
         if isinstance(defaults, dict) and isinstance(defaults.get("host"), str):
             where = ("defaults", "host")
@@ -277,13 +282,17 @@ class _Loading:
         defaults = self.document.data.get("defaults")
         return isinstance(defaults, dict) and bool(defaults.get("host"))
 
-    def _judge_check(self, check: Mapping[str, Any], at: At) -> None:
+    def _judged(self, check: Mapping[str, Any], at: At) -> Mapping[str, Any]:
+        """A check as the host takes it: `10m` in seconds, `4GiB` in bytes."""
         if len(check) != 1:
             self.document.problem(at, f"a check has one key, its name; found: {listed(check)}")
-            return
+            return check
         ((name, args),) = check.items()
-        if self._known_word(name, CHECKS, (*at, name), "check"):
-            validated(CHECKS[name], {} if args is None else args, self.document, (*at, name))
+        if not self._known_word(name, CHECKS, (*at, name), "check"):
+            return check
+        found = validated(CHECKS[name], {} if args is None else args, self.document, (*at, name))
+        # One that still has a reference among its numbers stays as it was written.
+        return check if found is None else {name: found.model_dump(exclude_unset=True, mode="json")}
 
     # the graph
 
@@ -299,8 +308,8 @@ class _Loading:
             needs=tuple(Need(task=need.task, condition=need.condition) for need in task.needs),
             step=task.step,
             args=task.with_,
-            done_when=task.done_when,
-            ready_when=task.ready_when,
+            done_when=self.checks[name]["done_when"],
+            ready_when=self.checks[name]["ready_when"],
             resources=task.resources,
             retry=task.retry or defaults.retry,
             timeout_s=task.timeout if task.timeout is not None else defaults.timeout,

@@ -43,11 +43,11 @@ class ManifestCheck(CheckArgs):
 
 
 class CommandCheck(CheckArgs):
-    """The command ends with the expected exit code."""
+    """The command ends with exit code 0 and, where given, prints the text."""
 
     argv: Annotated[tuple[str, ...], Field(min_length=1)]
     timeout_s: Seconds | None = None
-    expect: int = 0
+    expect: str | None = None
 
 
 class PortCheck(CheckArgs):
@@ -55,6 +55,7 @@ class PortCheck(CheckArgs):
 
     port: Port
     host: str | None = None
+    timeout_s: Seconds | None = None
 
 
 class PortFreeCheck(CheckArgs):
@@ -87,6 +88,7 @@ class HttpIdentityCheck(CheckArgs):
     url: str
     field: str
     equals: JsonScalar
+    timeout_s: Seconds | None = None
 
 
 class JsonMetricCheck(CheckArgs):

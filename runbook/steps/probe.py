@@ -54,7 +54,7 @@ class Probe(Step[ProbeArgs]):
                     )
             return Outcome(
                 ok=not problems,
-                out={key: facts[key] for key in ("hostname", "python") if key in facts},
+                out={key: facts[key] for key in ("hostname", "distribution") if key in facts},
                 evidence=facts,
                 message="; ".join(problems) or "facts recorded",
             )
@@ -65,16 +65,15 @@ class Probe(Step[ProbeArgs]):
 def _missing(args: ProbeArgs, facts: Mapping[str, Json]) -> list[str]:
     problems: list[str] = []
     memory = usable_memory(facts)
-    if args.min_memory is not None and memory is not None and memory < args.min_memory:
+    if args.min_memory is not None and (memory is None or memory < args.min_memory):
         problems.append(
-            f"processes may use {show_bytes(memory)} of memory, {show_bytes(args.min_memory)} "
-            f"are needed: raise the container's limit or take a larger host"
+            f"processes may use {show_bytes(memory or 0)} of memory, "
+            f"{show_bytes(args.min_memory)} are needed: raise the limit or take a larger host"
         )
-    for wanted, key in ((args.min_cpus, "cpus"), (args.min_gpus, "gpus")):
-        found = facts.get(key)
-        count = len(found) if isinstance(found, list) else found
-        if wanted and (not isinstance(count, int) or count < wanted):
-            problems.append(f"{count if count is not None else 'no'} {key} found, {wanted} needed")
+    counts = {"cpus": facts.get("cpu", {}).get("usable"), "gpus": len(facts.get("gpus") or ())}
+    for wanted, what in ((args.min_cpus, "cpus"), (args.min_gpus, "gpus")):
+        if wanted is not None and (counts[what] or 0) < wanted:
+            problems.append(f"{counts[what] or 'no'} {what} found, {wanted} needed")
     if args.min_glibc is not None:
         found = str(facts.get("glibc") or "")
         if _version(found) < _version(args.min_glibc):
@@ -84,7 +83,8 @@ def _missing(args: ProbeArgs, facts: Mapping[str, Json]) -> list[str]:
 
 def usable_memory(facts: Mapping[str, Json]) -> int | None:
     """The smaller of the machine's memory and the cgroup's limit; None when neither is known."""
-    known = [facts.get(key) for key in ("memory_total", "cgroup_memory_limit")]
+    memory = facts.get("memory", {})
+    known = [memory.get("total_bytes"), memory.get("cgroup_limit_bytes")]
     return min((value for value in known if isinstance(value, int)), default=None)
 
 
