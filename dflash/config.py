@@ -170,7 +170,7 @@ class DrafterConfig:
         """Read a z-lab `config.json`; refuse one whose taps or block size would be a guess."""
         nested = config.get("dflash_config") or {}
         missing = [key for key in ("target_layer_ids", "mask_token_id") if nested.get(key) is None]
-        block_size = nested.get("block_size", config.get("block_size"))
+        block_size: Any = nested.get("block_size", config.get("block_size"))
         if block_size is None:
             missing.append("block_size")
         if missing:

@@ -1,0 +1,274 @@
+"""How states get from the target to a drafter: in place, or point to point into a ring.
+
+Both ends derive the same sequence of micro-batches, so a message carries states and four numbers.
+A drafter grants its targets one micro-batch for each ring buffer it has freed; a target therefore
+works ahead by the ring's depth and no further, and the next forward overlaps the current step.
+
+Between a target and a drafter, for micro-batch g: credit (drafter -> target, except for the first
+`ring` ones), then header and states (target -> drafter).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.distributed as dist
+
+from dflash.errors import DflashError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from dflash.batches import Batches, MicroBatch
+    from dflash.target import TargetTaps
+
+GO, STOP = 1, 0
+HEADER_TAG, STATES_TAG, CREDIT_TAG = 1, 2, 3
+
+
+class PeerLost(DflashError):
+    """The other end of a connection is gone; the launcher knows which one died and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Which micro-batch goes where. Independent of the split: g alone decides the data."""
+
+    targets: int
+    drafters: int
+    ring: int
+    first: int
+    """The first micro-batch of this run: 0, or where the checkpoint left off."""
+    end: int
+
+    def target_of(self, g: int) -> int:
+        return g % self.targets
+
+    def drafter_of(self, g: int) -> int:
+        return g % self.drafters
+
+    def ahead(self, g: int) -> int:
+        """The micro-batch whose buffer is the one that g has freed."""
+        return g + self.ring * self.drafters
+
+    def needs_credit(self, g: int) -> bool:
+        return g >= self.first + self.ring * self.drafters
+
+    def of_target(self, target: int) -> Iterator[int]:
+        return (g for g in range(self.first, self.end) if self.target_of(g) == target)
+
+    def first_ungranted(self, consumed: int, target: int) -> int:
+        """The next micro-batch of this target when all before `consumed` are done everywhere."""
+        g = max(consumed, self.first) + self.ring * self.drafters
+        return g + (target - g) % self.targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """States of one micro-batch, and what the wait for them cost."""
+
+    states: Tensor  # [tokens, K*H]
+    waited_s: float
+    target_busy_s: float
+    target_waited_s: float
+
+
+class Feed(Protocol):
+    """Where a drafter takes states from."""
+
+    def take(self, batch: MicroBatch) -> Delivery: ...
+
+    def release(self, g: int) -> None: ...
+
+    def stop(self, consumed: int) -> None: ...
+
+
+class LocalFeed:
+    """Target and drafter in one process, by turns."""
+
+    def __init__(self, taps: TargetTaps, batches: Batches, dtype: torch.dtype) -> None:
+        self.taps, self.batches, self.dtype = taps, batches, dtype
+
+    def take(self, batch: MicroBatch) -> Delivery:
+        start = time.monotonic()
+        states = packed_states(self.taps, self.batches, batch).to(self.dtype)
+        busy = time.monotonic() - start
+        return Delivery(states=states, waited_s=0.0, target_busy_s=busy, target_waited_s=0.0)
+
+    def release(self, g: int) -> None:
+        pass
+
+    def stop(self, consumed: int) -> None:
+        pass
+
+
+class RingFeed:
+    """The drafter's end: receives ahead into preallocated buffers."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        drafter: int,
+        batches: Batches,
+        *,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.schedule, self.drafter, self.batches = schedule, drafter, batches
+        shape = (schedule.ring, batches.max_tokens, width)
+        self.buffers = torch.empty(shape, dtype=dtype, device=device)
+        self.headers = torch.zeros(schedule.ring, 4, dtype=torch.long)
+        self._receiving: dict[int, list[dist.Work]] = {}
+        self._credits: deque[tuple[dist.Work, Tensor]] = deque()
+        for i in range(schedule.ring):
+            self._receive(schedule.first + self._offset() + i * schedule.drafters)
+
+    def _offset(self) -> int:
+        """From the run's first micro-batch to this drafter's first."""
+        return (self.drafter - self.schedule.first) % self.schedule.drafters
+
+    def _slot(self, g: int) -> int:
+        return (g // self.schedule.drafters) % self.schedule.ring
+
+    def _receive(self, g: int) -> None:
+        if g >= self.schedule.end:
+            return
+        source, slot = self.schedule.target_of(g), self._slot(g)
+        tokens = self.batches.micro_batch(g).tokens
+        with peer_errors(f"target rank {source}"):
+            self._receiving[g] = [
+                _work(dist.irecv(self.headers[slot], source, tag=HEADER_TAG)),
+                _work(dist.irecv(self.buffers[slot, :tokens], source, tag=STATES_TAG)),
+            ]
+
+    def take(self, batch: MicroBatch) -> Delivery:
+        g = batch.number
+        start = time.monotonic()
+        with peer_errors(f"target rank {self.schedule.target_of(g)}"):
+            for work in self._receiving.pop(g):
+                work.wait()
+        waited = time.monotonic() - start
+        number, tokens, busy_us, waited_us = self.headers[self._slot(g)].tolist()
+        assert (number, tokens) == (g, batch.tokens), "the ranks disagree on the sequence of data"
+        return Delivery(
+            states=self.buffers[self._slot(g), :tokens],
+            waited_s=waited,
+            target_busy_s=busy_us / 1e6,
+            target_waited_s=waited_us / 1e6,
+        )
+
+    def release(self, g: int) -> None:
+        """The states of g are used up: receive the next ones in their place."""
+        following = self.schedule.ahead(g)
+        if following < self.schedule.end:
+            self._receive(following)
+            self._credit(self.schedule.target_of(following), GO)
+
+    def stop(self, consumed: int) -> None:
+        """End before the schedule does: tell the targets, take what is already on its way."""
+        for target in range(self.schedule.targets):
+            g = self.schedule.first_ungranted(consumed, target)
+            if g < self.schedule.end and self.schedule.drafter_of(g) == self.drafter:
+                self._credit(target, STOP)
+        with peer_errors("a target rank"):
+            for works in self._receiving.values():
+                for work in works:
+                    work.wait()
+            for work, _ in self._credits:
+                work.wait()
+
+    def _credit(self, target: int, word: int) -> None:
+        message = torch.tensor([word], dtype=torch.long)
+        while self._credits and self._credits[0][0].is_completed():
+            self._credits.popleft()
+        with peer_errors(f"target rank {target}"):
+            self._credits.append((_work(dist.isend(message, target, tag=CREDIT_TAG)), message))
+
+
+def serve_states(
+    schedule: Schedule,
+    target: int,
+    taps: TargetTaps,
+    batches: Batches,
+    *,
+    dtype: torch.dtype,
+    rank_of_drafter: Callable[[int], int],
+    alive: Callable[[], None],
+) -> None:
+    """The target's end: micro-batches in order until the schedule ends or a drafter says stop."""
+    sending: deque[tuple[list[dist.Work], list[Tensor]]] = deque()
+    waited = 0.0
+    for g in schedule.of_target(target):
+        alive()
+        drafter = rank_of_drafter(schedule.drafter_of(g))
+        with peer_errors(f"drafter rank {drafter}"):
+            start = time.monotonic()
+            if schedule.needs_credit(g) and _receive_credit(drafter) == STOP:
+                break
+            waited += time.monotonic() - start
+            start = time.monotonic()
+            batch = batches.micro_batch(g)
+            states = packed_states(taps, batches, batch).to(dtype).contiguous()
+            busy = time.monotonic() - start
+            start = time.monotonic()
+            while len(sending) >= schedule.ring:
+                _finish(sending.popleft())
+            waited += time.monotonic() - start
+            numbers = [g, batch.tokens, int(busy * 1e6), int(waited * 1e6)]
+            header = torch.tensor(numbers, dtype=torch.long)
+            works = [
+                _work(dist.isend(header, drafter, tag=HEADER_TAG)),
+                _work(dist.isend(states, drafter, tag=STATES_TAG)),
+            ]
+            sending.append((works, [header, states]))
+            waited = 0.0
+    with peer_errors("a drafter rank"):
+        while sending:
+            _finish(sending.popleft())
+
+
+def packed_states(taps: TargetTaps, batches: Batches, batch: MicroBatch) -> Tensor:
+    """Run the documents one a row, give back their tokens one after the other [tokens, K*H]."""
+    rows = batches.target_rows(batch)
+    states = taps.states(rows.input_ids.to(taps.device), rows.lengths)
+    return torch.cat([states[i, :n] for i, n in enumerate(rows.lengths.tolist())])
+
+
+def _receive_credit(drafter: int) -> int:
+    word = torch.zeros(1, dtype=torch.long)
+    dist.recv(word, drafter, tag=CREDIT_TAG)
+    return int(word)
+
+
+def _finish(sent: tuple[list[dist.Work], list[Tensor]]) -> None:
+    for work in sent[0]:
+        work.wait()
+
+
+def _work(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this rank is not in the process group"
+    return work
+
+
+class peer_errors:
+    """Turn a broken or timed out connection into PeerLost."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        if isinstance(error, RuntimeError):
+            raise PeerLost(
+                f"The connection to {self.peer} broke: {str(error).splitlines()[0][:200]}",
+                "See what that rank said last. The newest checkpoint is whole.",
+            ) from error

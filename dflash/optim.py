@@ -1,0 +1,137 @@
+"""AdamW over fp32 masters, the learning-rate schedule, clipping, and the guard against NaN."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dflash.errors import DflashError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dflash.train_config import TrainConfig
+
+PATIENCE = 10
+"""Steps in a row whose gradient may be skipped as not finite before the run gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one optimiser step did."""
+
+    grad_norm: float
+    skipped: str
+    """The first parameter with a gradient that is not finite; empty when the step was taken."""
+
+
+def learning_rate(step: int, total: int, config: TrainConfig) -> float:
+    """The rate of step 0..total-1: linear warm-up; then cosine, or flat with a cosine tail."""
+    warmup = max(1, round(config.warmup * total))
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    if config.schedule == "constant":
+        return config.lr
+    tail = total - warmup if config.schedule == "cosine" else max(1, round(config.decay * total))
+    done = (step - (total - tail)) / max(1, tail)
+    if done <= 0:
+        return config.lr
+    floor = config.lr * config.min_lr_ratio
+    return floor + (config.lr - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+class Optimiser:
+    """Masters are the parameters themselves in fp32 training, fp32 copies of bf16 ones otherwise.
+
+    bf16 alone loses updates smaller than 1/256 of a weight, and norms drift until they are NaN.
+    """
+
+    def __init__(self, drafter: nn.Module, config: TrainConfig) -> None:
+        self.config = config
+        self.names = [name for name, _ in drafter.named_parameters()]
+        self.params = list(drafter.parameters())
+        self.masters = [
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
+            for p in self.params
+        ]
+        self.adamw = torch.optim.AdamW(
+            self._groups(), lr=config.lr, betas=config.betas, foreach=True
+        )
+        self.skips = 0
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Matrices decay, norms and biases do not; all at one learning rate, none left out."""
+        matrices = [m for m in self.masters if m.ndim > 1]
+        vectors = [m for m in self.masters if m.ndim <= 1]
+        decay = self.config.weight_decay
+        return [
+            {"params": matrices, "weight_decay": decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+
+    def collect(self) -> None:
+        """Add the gradients of a micro-batch to the masters', in fp32."""
+        for p, master in zip(self.params, self.masters, strict=True):
+            if master is p or p.grad is None:
+                continue
+            wide = p.grad.float()
+            master.grad = wide if master.grad is None else master.grad.add_(wide)
+            p.grad = None
+
+    def gradients(self) -> list[Tensor]:
+        """One per parameter; zeros where a step had nothing for it."""
+        for master in self.masters:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        return [master.grad for master in self.masters if master.grad is not None]
+
+    def step(self, lr: float, *, divisor: float) -> StepReport:
+        """Divide the summed gradients, clip, update. A gradient with NaN updates nothing."""
+        grads = self.gradients()
+        torch._foreach_div_(grads, divisor)
+        norm = torch.nn.utils.get_total_norm(grads)
+        value = float(norm)
+        skipped = "" if math.isfinite(value) else self._first_bad(grads)
+        if not skipped:
+            self.skips = 0
+            torch.nn.utils.clip_grads_with_norm_(self.masters, self.config.clip, norm)
+            for group in self.adamw.param_groups:
+                group["lr"] = lr
+            self.adamw.step()
+            self._publish()
+        else:
+            self.skips += 1
+        self.adamw.zero_grad(set_to_none=True)
+        if self.skips >= PATIENCE:
+            raise DflashError(
+                f"The gradient was not finite in {self.skips} steps in a row, first in {skipped}.",
+                "Lower --lr, or resume from an earlier checkpoint with another --seed.",
+            )
+        return StepReport(grad_norm=value, skipped=skipped)
+
+    def _first_bad(self, grads: list[Tensor]) -> str:
+        for name, grad in zip(self.names, grads, strict=True):
+            if not bool(torch.isfinite(grad).all()):
+                return name
+        return "the norm of all gradients"
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        for p, master in zip(self.params, self.masters, strict=True):
+            if master is not p:
+                p.copy_(master)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = [m.detach() for p, m in zip(self.params, self.masters, strict=True) if m is not p]
+        return {"adamw": self.adamw.state_dict(), "masters": own, "skips": self.skips}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.adamw.load_state_dict(state["adamw"])
+        self.skips = int(state["skips"])
+        copies = [m for p, m in zip(self.params, self.masters, strict=True) if m is not p]
+        for master, saved in zip(copies, state["masters"], strict=True):
+            master.copy_(saved)
