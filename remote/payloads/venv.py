@@ -36,7 +36,9 @@ REGISTRY_SIGNS = (
     "Name or service not known", "Connection refused", "Network is unreachable", "Read timed out",
     "ConnectTimeoutError", "ProxyError", "SSLError", "from versions: none",
 )  # fmt: skip
+VERSION = r"[0-9][\w.+!-]*"
 GIB = 1 << 30
+FULL = 16 << 20  # less is a full disk: venv hides what its own pip said
 
 
 class Refused(Exception):
@@ -98,7 +100,7 @@ def pins_of(lock: Path) -> Dict[str, str]:
         if not line:
             continue
         name, found, version = line.partition("==")
-        if not found or not re.fullmatch(r"[A-Za-z0-9._-]+", name) or not version:
+        if not found or not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(VERSION, version):
             raise Refused(
                 "%s line %d is not a pin: %r" % (lock, number, line),
                 "write name==version, one a line",
@@ -336,70 +338,73 @@ def clear_way(dest: Path) -> Optional[Path]:
     return aside
 
 
-def build(
-    args: argparse.Namespace, pins: Mapping[str, str], env: Mapping[str, str], lock_fd: int
-) -> None:
+class Builder:
+    """Runs the commands of one build, under the lock that its children share."""
+
+    def __init__(self, dest: Path, env: Mapping[str, str], lock_fd: int) -> None:
+        self.dest = dest
+        self.env = dict(env)
+        self.lock_fd = lock_fd
+
+    def step(self, argv: Sequence[str], what: str, total: int = 0) -> None:
+        """One command, its output into the log, its packages into progress lines."""
+        child = subprocess.Popen(
+            argv, env=self.env, pass_fds=(self.lock_fd,), text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        tail: List[str] = []
+        seen = 0
+        assert child.stdout is not None
+        for line in child.stdout:
+            tail = [*tail[-200:], line.rstrip()]
+            if total and line.startswith("Collecting "):
+                seen += 1
+                progress("step", line.strip(), min(seen, total), total)
+            elif not line.startswith("  "):
+                print(line, end="", flush=True)
+        if child.wait() != 0:
+            full = shutil.disk_usage(nearest_folder(self.dest)).free < FULL
+            explain(what, "\n".join(tail), full=full)
+
+
+def build(args: argparse.Namespace, pins: Mapping[str, str], builder: Builder) -> None:
     """venv, torch with its dependencies, the rest without resolving, the plugins."""
     progress("phase", "creating %s" % args.dest)
-    step([args.executable, "-m", "venv", str(args.dest)], env, lock_fd, "creating the environment")
+    builder.step([args.executable, "-m", "venv", str(args.dest)], "creating the environment")
     scratch = args.dest / ".tmp"  # on the disk that was measured, not in a small /tmp
     scratch.mkdir(exist_ok=True)
-    env = dict(env, TMPDIR=str(scratch))
+    builder.env["TMPDIR"] = str(scratch)
     pip = [str(args.dest / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     pip += ["--no-input", "--retries", "3"]
-    if "PIP_CACHE_DIR" not in env:  # a cache would hold every large wheel a second time
+    if "PIP_CACHE_DIR" not in builder.env:  # a cache would hold every large wheel a second time
         pip.append("--no-cache-dir")
     pip += ["install", "--progress-bar", "off"]
     index = ["--extra-index-url", args.index_torch] if args.index_torch else []
     if "torch" in pins:
         progress("phase", "installing torch %s" % pins["torch"], 0, len(pins))
-        torch = "torch==" + pins["torch"]
-        step(
-            [*pip, *index, torch, "-c", str(args.lock)], env, lock_fd, "installing torch", len(pins)
-        )
+        torch = ["torch==" + pins["torch"], "-c", str(args.lock)]
+        builder.step([*pip, *index, *torch], "installing torch", len(pins))
     progress("phase", "installing %d packages" % len(pins), 0, len(pins))
     locked = ["--no-deps", "-r", str(args.lock)]
-    step([*pip, *index, *locked], env, lock_fd, "installing the lock", len(pins))
+    builder.step([*pip, *index, *locked], "installing the lock", len(pins))
     for plugin in args.plugin:
         copy = scratch / plugin.name  # setuptools leaves its build folders in the source
         shutil.copytree(plugin, copy)
         local = ["--no-build-isolation", "--no-deps", str(copy)]
-        step([*pip, *local], env, lock_fd, "installing %s" % plugin.name)
+        builder.step([*pip, *local], "installing %s" % plugin.name)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def step(
-    argv: Sequence[str], env: Mapping[str, str], lock_fd: int, what: str, total: int = 0
-) -> None:
-    """Runs one command, its output into the log, its packages into progress lines."""
-    child = subprocess.Popen(
-        argv, env=dict(env), pass_fds=(lock_fd,), text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    tail: List[str] = []
-    seen = 0
-    assert child.stdout is not None
-    for line in child.stdout:
-        tail = [*tail[-200:], line.rstrip()]
-        if total and line.startswith("Collecting "):
-            seen += 1
-            progress("step", line.strip(), min(seen, total), total)
-        elif not line.startswith("  "):
-            print(line, end="", flush=True)
-    if child.wait() != 0:
-        explain(what, "\n".join(tail))
-
-
-def explain(what: str, output: str) -> NoReturn:
+def explain(what: str, output: str, *, full: bool) -> NoReturn:
     """One clear message from a failed command's output."""
     errors = [line for line in output.splitlines() if "rror" in line] or output.splitlines()
     last = errors[-1].strip() if errors else "no output"
-    if "No space left on device" in output or "Disk quota exceeded" in output:
+    if full or "No space left on device" in output or "Disk quota exceeded" in output:
         raise Refused(
             "%s: No space left on device" % what,
             "free space or choose another disk; then run again",
         )
-    if "ensurepip" in output:
+    if "ensurepip is not available" in output or "No module named ensurepip" in output:
         raise Refused(
             "%s: this Python has no ensurepip" % what,
             "install python3-venv (Debian, Ubuntu) and run again",
@@ -430,7 +435,7 @@ def make(args: argparse.Namespace) -> Dict[str, Any]:
         if aside is not None:
             progress("phase", "%s cannot be used: %s; moved aside" % (args.dest, reason))
             shutil.rmtree(aside, ignore_errors=True)
-        build(args, pins, env, lock.fileno())
+        build(args, pins, Builder(args.dest, env, lock.fileno()))
     if reason or args.imports_under is not None or args.prove_cuda:
         progress("phase", "proving the imports")
         prove_imports(args, env)
