@@ -1,11 +1,13 @@
-"""What the engine tells whoever listens (CLI lines, the TUI). Facts in the past tense, no UI types."""
+"""What the engine tells whoever listens. Facts in the past tense, no UI types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

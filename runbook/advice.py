@@ -1,0 +1,79 @@
+"""The next safe action: one command, computed from the graph alone, and why."""
+
+from __future__ import annotations
+
+from runbook.views import NextAction
+from state import Snapshot, Task, TaskState
+from state.graph import ready
+from state.transitions import RUNNING
+
+
+def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
+    """What to do now. Attention first, then people's decisions, then what can simply run."""
+    tasks = [task for task in snapshot.tasks if not task.removed]
+    for finder in (_attention, _failed, _running, _gated, _stale, _ready):
+        action = finder(snapshot, tasks, engine)
+        if action is not None:
+            return action
+    if all(task.state in (TaskState.DONE, TaskState.SKIPPED) for task in tasks):
+        return NextAction(verb="nothing", task=None, command="", reason="every task is done")
+    waiting = next(task for task in tasks if task.state is TaskState.BLOCKED)
+    return _on(waiting, "status", f"{waiting.id} {waiting.reason}")
+
+
+def _on(task: Task, verb: str, reason: str, command: str = "") -> NextAction:
+    command = command or f"runbook {verb} {task.id}"
+    return NextAction(verb=verb, task=task.id, command=command, reason=reason)
+
+
+def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    for task in tasks:
+        if task.state in (TaskState.ATTENTION, TaskState.UNHEALTHY):
+            return _on(task, "logs", f"{task.id} needs a decision: {task.reason}")
+    return None
+
+
+def _failed(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    for task in tasks:
+        if task.state is TaskState.FAILED:
+            reason = f"{task.id} failed: {task.reason}; look at its log, mend the cause, then retry"
+            return _on(task, "retry", reason)
+    return None
+
+
+def _running(_snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
+    moving = [task for task in tasks if task.state in RUNNING - {TaskState.SERVING}]
+    if not moving:
+        return None
+    names = ", ".join(task.id for task in moving)
+    if engine:
+        reason = f"{names} under way, advanced by {engine}"
+        return NextAction(verb="wait", task=moving[0].id, command="runbook wait", reason=reason)
+    reason = f"{names} under way on the host and nobody watches: adopt and go on"
+    return NextAction(verb="run", task=moving[0].id, command="runbook run", reason=reason)
+
+
+def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    for task in tasks:
+        if task.state is TaskState.GATED:
+            command = f'runbook gate approve {task.id} --reason "..."'
+            return _on(task, "approve", f"{task.id} {task.reason}", command)
+    return None
+
+
+def _stale(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    for task in tasks:
+        if task.state is TaskState.STALE:
+            return _on(task, "retry", f"{task.id} is stale: {task.reason or 'its inputs changed'}")
+    return None
+
+
+def _ready(snapshot: Snapshot, _tasks: list[Task], engine: str | None) -> NextAction | None:
+    found = ready(snapshot)
+    if not found:
+        return None
+    names = ", ".join(task.id for task in found[:4]) + (" ..." if len(found) > 4 else "")
+    if engine:
+        reason = f"{names} ready; {engine} starts what limits allow"
+        return NextAction(verb="wait", task=found[0].id, command="runbook wait", reason=reason)
+    return NextAction(verb="run", task=found[0].id, command="runbook run", reason=f"ready: {names}")

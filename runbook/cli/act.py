@@ -1,0 +1,278 @@
+"""Verbs that act on the graph or on jobs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook import report
+from runbook.cli.common import answer, expect_option, json_option
+from runbook.cli.follow import Follow
+from runbook.errors import Exit, RunbookError
+from runbook.service import Service, ignore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runbook.views import RunResult
+    from state import Task
+
+OUTCOMES = {
+    "done": Exit.OK,
+    "failed": Exit.TASK_FAILED,
+    "blocked": Exit.TASK_FAILED,
+    "attention": Exit.UNKNOWN,
+    "gate": Exit.NEEDS_APPROVAL,
+    "interrupted": Exit.STILL_RUNNING,
+}
+
+
+@click.command("run")
+@click.argument("tasks", nargs=-1)
+@click.option("--until", metavar="TASK", help="Only what TASK needs, and TASK itself.")
+@expect_option
+@json_option
+@click.pass_obj
+def run_command(
+    workspace: Path,
+    tasks: tuple[str, ...],
+    until: str | None,
+    expect_rev: int | None,
+    as_json: bool,
+) -> None:
+    """Advance the graph until it ends, fails, or needs a person.
+
+    Jobs run detached on their hosts: leaving with ctrl+c leaves them running, and the next
+    `runbook run` finds them again.
+
+    Example: runbook run --until tokenize
+    """
+    stop_event = threading.Event()
+    previous = _leave_softly(stop_event)
+    try:
+        with Service.open(workspace, expect_rev=expect_rev) as service:
+            result = service.run(
+                until=until,
+                only=tasks,
+                stop_event=stop_event,
+                listen=ignore if as_json else Follow(),
+            )
+            revision = service.store.revision()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if as_json:
+        answer("run", revision, {"result": result})
+    else:
+        _say(result)
+    sys.exit(OUTCOMES[result.outcome])
+
+
+def _leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
+    """The first ctrl+c ends the loop after its round, the second one the process."""
+
+    def leave(number: int, _frame: object) -> None:
+        stop_event.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return {n: signal.signal(n, leave) for n in numbers}  # type: ignore[misc]
+
+
+def _say(result: RunResult) -> None:
+    report.line()
+    word = {"done": "Done", "interrupted": "Left"}.get(result.outcome, "Stopped")
+    report.line(f"{word}: {report.clean(result.reason)}.")
+    if result.outcome == "interrupted":
+        report.line("Go on with `runbook run`; look with `runbook status`.")
+    elif result.outcome != "done":
+        report.line("Next: `runbook next`.")
+
+
+@click.command("wait")
+@click.argument("task", required=False)
+@click.option("--timeout", type=float, default=None, help="Seconds; then exit 10.")
+@json_option
+@click.pass_obj
+def wait_command(workspace: Path, task: str | None, timeout: float | None, as_json: bool) -> None:
+    """Wait until TASK ends, or until nobody advances the graph any more.
+
+    Only looks: another `runbook run` or the TUI does the work.
+
+    Example: runbook wait generate --timeout 600
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with Service.open(workspace) as service:
+        while True:
+            view = service.view()
+            ended = {"done", "failed", "skipped", "stale", "attention", "serving", "gated"}
+            state = view.snapshot.task(task).state.value if task else ""
+            if (task and state in ended) or (not task and view.engine is None):
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise RunbookError(
+                    f"Still running after {timeout:g} s.",
+                    hint="Wait again, or look: `runbook status`.",
+                    exit_code=Exit.STILL_RUNNING,
+                )
+            if task and view.engine is None:
+                raise RunbookError(
+                    f"Nobody advances the graph; `{task}` is {state}.",
+                    hint="Go on with `runbook run`.",
+                    exit_code=Exit.STILL_RUNNING,
+                )
+            time.sleep(0.5)
+        failed = [t.id for t in view.snapshot.tasks if t.state.value in ("failed", "attention")]
+    if as_json:
+        answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})
+    else:
+        report.line(f"{task}: {state}" if task else f"Nobody runs. Next: {view.next.reason}.")
+    bad = state in ("failed", "attention") if task else bool(failed)
+    sys.exit(Exit.TASK_FAILED if bad else Exit.OK)
+
+
+@click.command("stop")
+@click.argument("task")
+@json_option
+@click.pass_obj
+def stop_command(workspace: Path, task: str, as_json: bool) -> None:
+    """Stop a task's job and verify that nothing of it is left.
+
+    Example: runbook stop serve-a
+    """
+    with Service.open(workspace) as service:
+        said = service.stop(task, listen=ignore if as_json else Follow())
+        _answer(service, "stop", service.snapshot().task(task), as_json, said)
+
+
+@click.command("retry")
+@click.argument("task")
+@click.option("--reason", default="", help="Why; it is recorded.")
+@expect_option
+@json_option
+@click.pass_obj
+def retry_command(
+    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+) -> None:
+    """Make a failed, stale, skipped or stopped task ready again, as a new attempt.
+
+    Example: runbook retry train --reason "more memory now"
+    """
+    with Service.open(workspace, expect_rev=expect_rev) as service:
+        moved = service.retry(task, reason=reason)
+        _answer(service, "retry", moved, as_json, f"{task} is {moved.state}; go on: `runbook run`")
+
+
+@click.command("supersede")
+@click.argument("task")
+@click.option("--reason", required=True, help="Why the lost attempt is given up.")
+@json_option
+@click.pass_obj
+def supersede_command(workspace: Path, task: str, reason: str, as_json: bool) -> None:
+    """Give up a lost attempt for a new one, after making sure that nothing of it runs.
+
+    Example: runbook supersede train --reason "the box was rebuilt"
+    """
+    with Service.open(workspace) as service:
+        moved = service.supersede(task, reason=reason)
+        _answer(service, "supersede", moved, as_json, f"{task} is {moved.state}")
+
+
+@click.command("skip")
+@click.argument("task")
+@click.option("--reason", required=True, help="Why; it is recorded and shown.")
+@expect_option
+@json_option
+@click.pass_obj
+def skip_command(
+    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+) -> None:
+    """Leave a task out, with a reason; what needs it may run.
+
+    Example: runbook skip probe --reason "known host"
+    """
+    with Service.open(workspace, expect_rev=expect_rev) as service:
+        moved = service.skip(task, reason)
+        _answer(service, "skip", moved, as_json, f"{task} is skipped")
+
+
+@click.command("verify")
+@click.argument("tasks", nargs=-1)
+@click.option("--redo", is_flag=True, help="Make what no longer holds ready to run again.")
+@json_option
+@click.pass_obj
+def verify_command(workspace: Path, tasks: tuple[str, ...], redo: bool, as_json: bool) -> None:
+    """Run the recorded checks of done tasks again; what no longer holds turns stale (exit 4).
+
+    Example: runbook verify tokenize
+    """
+    with Service.open(workspace) as service:
+        found = service.verify(tasks)
+        bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
+        for name in bad if redo else ():
+            service.retry(name, reason="its results are no longer there")
+        revision = service.store.revision()
+    if as_json:
+        answer("verify", revision, {"tasks": found})
+    else:
+        rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
+        report.table(rows)
+        report.line(f"{len(rows)} checks of {len(found)} tasks; {len(bad)} no longer hold.")
+    sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)
+
+
+@click.group("gate")
+def gate_command() -> None:
+    """Tasks that wait for a person's yes."""
+
+
+@gate_command.command("approve")
+@click.argument("task")
+@click.option("--reason", default="", help="What was looked at.")
+@expect_option
+@json_option
+@click.pass_obj
+def approve_command(
+    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+) -> None:
+    """Say yes to a task that waits for a person.
+
+    Example: runbook gate approve release --reason "numbers checked"
+    """
+    with Service.open(workspace, expect_rev=expect_rev) as service:
+        moved = service.approve(task, reason)
+        _answer(service, "gate", moved, as_json, f"{task} is {moved.state}")
+
+
+@click.command("note")
+@click.argument("text")
+@click.option("--task", help="The task it is about; default: the whole run.")
+@click.option("--decision", is_flag=True, help="A decision: shown to everybody who takes over.")
+@json_option
+@click.pass_obj
+def note_command(
+    workspace: Path, text: str, task: str | None, decision: bool, as_json: bool
+) -> None:
+    """Keep a note or a decision; PROGRESS.md and the brief show it.
+
+    Example: runbook note --decision "lr 6e-4, the lower one stalled" --task train
+    """
+    with Service.open(workspace) as service:
+        note = service.note(text, task=task, decision=decision)
+        if as_json:
+            answer("note", service.store.revision(), {"note": note})
+        else:
+            report.line("noted")
+
+
+def _answer(service: Service, verb: str, task: Task, as_json: bool, said: str) -> None:
+    if as_json:
+        data = {"task": task.id, "state": task.state.value, "reason": task.reason}
+        answer(verb, service.store.revision(), data)
+    else:
+        report.line(said)

@@ -1,0 +1,48 @@
+"""What verbs share: the options they repeat and how a JSON answer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any, TypeVar
+
+import click
+
+from runbook import report
+
+SCHEMA = 1
+"""Version of the JSON answers; it only grows when a field changes its meaning or goes."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    decorated: F = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(function)
+    return decorated
+
+
+def expect_option(function: F) -> F:
+    """`--expect-rev`: refuse when the world moved since it was read."""
+    decorated: F = click.option(
+        "--expect-rev", type=int, help="Refuse (exit 6) when the graph is not at this revision."
+    )(function)
+    return decorated
+
+
+def answer(verb: str, revision: int | None, data: Mapping[str, Any]) -> None:
+    """Prints the JSON envelope of a verb."""
+    report.json_line({"schema": SCHEMA, "verb": verb, "revision": revision, "data": plain(data)})
+
+
+def plain(value: Any) -> Any:
+    """Records as JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

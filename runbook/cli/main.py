@@ -1,0 +1,139 @@
+"""The command group: which verbs there are, where each lives, and how errors leave the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook import __version__, report
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("setup", "Make a workspace from a runbook file or a bundled runbook."),
+    "validate": ("setup", "Check a runbook file; every problem with its line."),
+    "schema": ("setup", "Print the JSON Schema of runbook files, for editors."),
+    "host": ("setup", "Bind machines to host roles, and look at them."),
+    "status": ("read", "Show the graph: what is done, what runs, what waits."),
+    "next": ("read", "Print the next safe action and why."),
+    "brief": ("read", "Print the hand-off text for whoever takes over."),
+    "logs": ("read", "Print a task's output; -f follows it."),
+    "results": ("read", "Print results, times, artifacts and the loss curve."),
+    "progress": ("read", "Bring PROGRESS.md up to date, or --check it."),
+    "run": ("act", "Advance the graph until it ends or needs you."),
+    "wait": ("act", "Wait until nothing moves, or until a task ends."),
+    "stop": ("act", "Stop a task's job and verify that nothing is left."),
+    "retry": ("act", "Make a failed, stale or stopped task ready again."),
+    "supersede": ("act", "Give up a lost attempt for a new one."),
+    "skip": ("act", "Leave a task out, with a reason."),
+    "verify": ("act", "Run the checks of done tasks again."),
+    "gate": ("act", "Approve a task that waits for a person."),
+    "note": ("act", "Keep a note or a decision."),
+    "tui": ("ui", "Open the terminal UI (also: bare `runbook`)."),
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order in which one meets them."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Loads one verb; a misspelt one gets a suggestion."""
+        if cmd_name not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(cmd_name, COMMANDS, 1)
+            said = f" Did you mean `{near[0]}`?" if near else ""
+            ctx.fail(f"There is no verb `{cmd_name}`.{said}")
+        module = import_module(f"runbook.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Help without importing a single verb."""
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=Verbs, invoke_without_command=True)
+@click.option(
+    "-w",
+    "--workspace",
+    type=click.Path(path_type=Path),
+    envvar="RUNBOOK_WORKSPACE",
+    default=Path(),
+    help="The workspace, or a folder inside it. Default: here.",
+)
+@click.version_option(__version__, prog_name="runbook")
+@click.pass_context
+def cli(ctx: click.Context, workspace: Path) -> None:
+    """Resumable runbooks for GPU pipelines on rented machines.
+
+    Example: runbook init demo --dir demo && cd demo && runbook run
+    """
+    ctx.obj = workspace
+    if ctx.invoked_subcommand is None:
+        from runbook.cli.ui import open_tui
+
+        sys.exit(open_tui(workspace))
+
+
+def main() -> None:
+    """Runs the command line; every known error leaves as one message and its exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        report.error("Interrupted.", "")
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 (the outermost frame: known errors, or a bug)
+        sys.exit(leave(error))
+
+
+def leave(error: Exception) -> int:
+    """Says what went wrong and returns the exit code."""
+    from runbook.errors import explain
+
+    known = explain(error)
+    if known is not None:
+        report.error(known.message, known.hint)
+        return int(known.exit_code)
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        report.error(f"{error.strerror}{where}.", "")
+        return 1
+    report.error(f"A bug in runbook: {type(error).__name__}: {error}", f"Traceback: {_dump(error)}")
+    return 70
+
+
+def _dump(error: Exception) -> str:
+    import tempfile
+
+    text = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="runbook-bug-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    return file.name
+
+
+def command_line(obj: Any) -> Path:
+    """The workspace option as commands get it."""
+    assert isinstance(obj, Path)
+    return obj

@@ -1,0 +1,248 @@
+"""Verbs that only look. They need the graph alone and contact no host."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runbook import report
+from runbook.cli.common import answer, json_option, plain
+from runbook.reader import Reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runbook.views import View
+    from state import Snapshot, Task
+
+
+@click.command("status")
+@click.argument("task", required=False)
+@json_option
+@click.pass_obj
+def status_command(workspace: Path, task: str | None, as_json: bool) -> None:
+    """Show the graph, or one task with its attempts and evidence.
+
+    Example: runbook status train
+    """
+    with Reader.open(workspace) as reader:
+        view = reader.view()
+        if as_json:
+            data = _task_data(view, task) if task else _graph_data(view)
+            answer("status", view.snapshot.revision, data)
+        elif task:
+            _print_task(view, view.snapshot.task(task))
+        else:
+            _print_graph(view)
+
+
+@click.command("next")
+@json_option
+@click.pass_obj
+def next_command(workspace: Path, as_json: bool) -> None:
+    """Print the next safe action and why.
+
+    Example: runbook next
+    """
+    with Reader.open(workspace) as reader:
+        view = reader.view()
+    if as_json:
+        answer("next", view.snapshot.revision, {"next": view.next})
+        return
+    if view.next.command:
+        report.line(view.next.command)
+    report.line(f"# {report.clean(view.next.reason)}")
+
+
+@click.command("brief")
+@json_option
+@click.pass_obj
+def brief_command(workspace: Path, as_json: bool) -> None:
+    """Print the hand-off text for whoever takes over, as Markdown.
+
+    Example: runbook brief
+    """
+    with Reader.open(workspace) as reader:
+        text = reader.brief()
+        if as_json:
+            answer("brief", reader.store.revision(), {"markdown": text})
+        else:
+            report.line(text.rstrip())
+
+
+@click.command("logs")
+@click.argument("task")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing while the task runs.")
+@click.option("--err", "stream", flag_value="err", help="The error stream.")
+@click.option("--out", "stream", flag_value="out", default=True, help="The output stream.")
+@click.option("-n", "--lines", type=int, default=40, help="Last lines to print; 0 for all.")
+@click.pass_obj
+def logs_command(workspace: Path, task: str, follow: bool, stream: str, lines: int) -> None:
+    """Print a task's output, as copied from its host.
+
+    Example: runbook logs train -f
+    """
+    with Reader.open(workspace) as reader:
+        path = reader.log_path(task, stream)
+        if path is None:
+            report.error(f"`{task}` has written nothing to its {stream} stream yet.", "")
+            if not follow:
+                return
+        offset = 0
+        if path is not None:
+            data = path.read_bytes()
+            offset = len(data)
+            report.line(_tail(data, lines))
+        while follow and reader.engine_holder(reader.snapshot()):
+            path = reader.log_path(task, stream)
+            if path is not None and path.stat().st_size > offset:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    data = file.read()
+                offset += len(data)
+                sys.stdout.write(_safe(data))
+                sys.stdout.flush()
+            time.sleep(0.5)
+
+
+@click.command("results")
+@json_option
+@click.pass_obj
+def results_command(workspace: Path, as_json: bool) -> None:
+    """Print what came out: results, time of each task, artifacts, the loss curve.
+
+    Example: runbook results
+    """
+    from runbook.cli.results import print_results, results_data
+
+    with Reader.open(workspace) as reader:
+        view = reader.view()
+        if as_json:
+            answer("results", view.snapshot.revision, results_data(view.snapshot))
+        else:
+            print_results(reader, view.snapshot)
+
+
+@click.command("progress")
+@click.option("--check", is_flag=True, help="Only tell whether PROGRESS.md is current (exit 4).")
+@click.option("--fix", is_flag=True, help="Write it even over a later revision's text.")
+@click.pass_obj
+def progress_command(workspace: Path, check: bool, fix: bool) -> None:
+    """Bring PROGRESS.md up to date with the graph. People's notes in it stay.
+
+    Example: runbook progress --check
+    """
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        path = service.workspace.progress_file
+        if check:
+            current = service.progress_is_current()
+            report.line(f"{path.name} is {'current' if current else 'not current'}")
+            sys.exit(0 if current else 4)
+        mirrored = service.write_progress(force=fix)
+    if mirrored.problem:
+        report.error(mirrored.problem, mirrored.hint)
+        sys.exit(6)
+    report.line(f"{path.name} {'written' if mirrored.changed else 'was current'}")
+
+
+def _graph_data(view: View) -> dict[str, Any]:
+    return {
+        "name": view.snapshot.meta.name,
+        "title": view.snapshot.meta.title,
+        "next": plain(view.next),
+        "engine": view.engine,
+        "tasks": [_task_row(view, task) for task in view.snapshot.tasks],
+        "hosts": [plain(host) for host in view.snapshot.hosts],
+    }
+
+
+def _task_row(view: View, task: Task) -> dict[str, Any]:
+    live = view.live.get(task.id)
+    return {
+        "id": task.id,
+        "title": task.title,
+        "phase": task.phase,
+        "step": task.step,
+        "state": task.state.value,
+        "reason": task.reason,
+        "since": task.since,
+        "attempts": len(view.snapshot.attempts_of(task.id)),
+        "progress": plain(live.progress) if live else None,
+    }
+
+
+def _task_data(view: View, task_id: str) -> dict[str, Any]:
+    snapshot = view.snapshot
+    task = snapshot.task(task_id)
+    return {
+        "task": {**_task_row(view, task), "needs": plain(task.needs), "out": plain(task.out)},
+        "definition": plain(task.definition),
+        "attempts": [plain(attempt) for attempt in snapshot.attempts_of(task_id)],
+        "checks": [plain(check) for check in snapshot.checks_of(task_id)],
+    }
+
+
+def _print_graph(view: View) -> None:
+    snapshot = view.snapshot
+    report.line(f"{snapshot.meta.title}  (revision {snapshot.revision})")
+    phase = ""
+    width = max((len(task.id) for task in snapshot.tasks), default=0)
+    for task in snapshot.tasks:
+        if task.removed:
+            continue
+        if task.phase != phase:
+            phase = task.phase
+            report.line(f"\n{phase}")
+        said = _beside(view, task)
+        word = report.painted(f"{report.state_word(task.state.value):<11}", task.state.value)
+        report.line(f"  {task.id:<{width}}  {word}  {said}".rstrip())
+    report.line(f"\nNext: {view.next.command or 'nothing'}  # {report.clean(view.next.reason)}")
+
+
+def _beside(view: View, task: Task) -> str:
+    live = view.live.get(task.id)
+    if live and live.progress and task.state.value in ("active", "starting", "verifying"):
+        from runbook.cli.follow import progress_text
+
+        return progress_text(live.progress)
+    return report.clean(task.reason) or task.title
+
+
+def _print_task(view: View, task: Task) -> None:
+    snapshot = view.snapshot
+    report.line(f"{task.id}  {report.state_word(task.state.value)}  {report.clean(task.reason)}")
+    report.line(f"{task.title}; step {task.step}, phase {task.phase}, host {task.role or '-'}")
+    if task.needs:
+        report.line("needs " + ", ".join(_need(snapshot, need.task) for need in task.needs))
+    for attempt in snapshot.attempts_of(task.id):
+        ended = f" to {attempt.ended_at}" if attempt.ended_at else ""
+        cls = f" ({attempt.cls})" if attempt.cls else ""
+        report.line(f"attempt {attempt.number}: {attempt.state}{cls}, {attempt.created_at}{ended}")
+        for text in attempt.detail.get("summary", ()):
+            report.line(f"    {report.clean(str(text))}")
+    for check in snapshot.checks_of(task.id):
+        report.line(f"{check.verdict:<8}{check.name}  {report.clean(str(dict(check.evidence)))}")
+    for key, value in task.out.items():
+        report.line(f"out.{key} = {report.clean(str(value))}")
+
+
+def _need(snapshot: Snapshot, task_id: str) -> str:
+    return f"{task_id} ({snapshot.task(task_id).state})"
+
+
+def _tail(data: bytes, lines: int) -> str:
+    text = _safe(data).rstrip("\n")
+    rows = text.split("\n")
+    return "\n".join(rows[-lines:] if lines else rows)
+
+
+def _safe(data: bytes) -> str:
+    """Host output for a terminal: no control codes, progress bars as their last line."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    rows = (row.rsplit("\r", 1)[-1] for row in text.split("\n"))
+    return "\n".join("".join(c for c in row if c.isprintable() or c == "\t") for row in rows)

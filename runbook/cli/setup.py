@@ -1,0 +1,274 @@
+"""Verbs that set things up: workspaces, runbook files, hosts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runbook import report
+from runbook.cli.common import answer, json_option, plain
+from runbook.errors import RunbookError
+from runbook.workspace import RUNBOOK_FILE, Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from runbook.plan import Runbook
+    from state import HostBinding
+
+
+@click.command("init")
+@click.argument("source", required=False)
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The workspace. Default: .")
+@click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@json_option
+@click.pass_obj
+def init_command(
+    workspace: Path, source: str | None, folder: Path | None, params: tuple[str, ...], as_json: bool
+) -> None:
+    """Make a workspace from SOURCE: a runbook file or the name of a bundled runbook.
+
+    Run again, it takes over an edited runbook.yaml: done work stays done, and what changed
+    turns stale for you to decide.
+
+    Example: runbook init demo --dir demo
+    """
+    from runbook.plan import load_runbook
+    from runbook.service import Service
+    from state.mirror import write_file
+
+    target = Workspace((folder or workspace).absolute())
+    text = _source_text(source, target)
+    given = _params(params)
+    _check_first(text, source or str(target.runbook_file), given)
+    target.root.mkdir(parents=True, exist_ok=True)
+    if not target.runbook_file.exists():
+        target.runbook_file.write_text(text, encoding="utf-8")
+    kept = {**_kept_params(target), **given}
+    runbook = load_runbook(target.runbook_file, kept)
+    with Service.create(target.root, runbook) as service:
+        write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
+        bound = {host.role for host in service.snapshot().hosts}
+        revision = service.store.revision()
+    if as_json:
+        answer("init", revision, {"workspace": str(target.root), "tasks": len(runbook.tasks)})
+        return
+    report.line(f"{target.root}: {runbook.title} ({len(runbook.tasks)} tasks)")
+    missing = [role for role in runbook.hosts if role not in bound]
+    for role in missing:
+        report.line(f"Bind a machine to `{role}`: runbook host bind {role} local")
+    if not missing:
+        report.line("Next: runbook run")
+
+
+def _source_text(source: str | None, target: Workspace) -> str:
+    if target.runbook_file.exists():
+        return target.runbook_file.read_text(encoding="utf-8")
+    if source is None:
+        raise RunbookError(
+            f"There is no {RUNBOOK_FILE} in {target.root} and no SOURCE was given.",
+            hint=f"Bundled runbooks: {', '.join(bundled())}. Try `runbook init demo --dir demo`.",
+        )
+    path = Path(source)
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    if source in bundled():
+        return (files("runbook") / "library" / f"{source}.yaml").read_text(encoding="utf-8")
+    raise RunbookError(
+        f"`{source}` is neither a file nor a bundled runbook.",
+        hint=f"Bundled runbooks: {', '.join(bundled())}.",
+    )
+
+
+def bundled() -> list[str]:
+    """Names of the runbooks that come with the package."""
+    folder = files("runbook") / "library"
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".yaml")
+    )
+
+
+def _params(pairs: tuple[str, ...]) -> dict[str, str]:
+    given = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise RunbookError(f"-p {pair}: no `=` in it.", hint="Write -p NAME=VALUE.")
+        given[name] = value
+    return given
+
+
+def _kept_params(workspace: Workspace) -> dict[str, str]:
+    """Parameters that this workspace was made with: a later `init` need not repeat them."""
+    kept = workspace.private / "params.json"
+    with suppress(FileNotFoundError):
+        stored: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
+        return stored
+    return {}
+
+
+def _check_first(text: str, path: str, params: dict[str, str]) -> None:
+    """Refuses a wrong file before anything is written."""
+    from runbook.plan import PlanError, load_text
+
+    try:
+        load_text(text, path=path, params=params)
+    except PlanError as error:
+        raise RunbookError(str(error), hint=error.hint) from error
+
+
+@click.command("validate")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@json_option
+@click.pass_obj
+def validate_command(
+    workspace: Path, file: Path | None, params: tuple[str, ...], as_json: bool
+) -> None:
+    """Check a runbook file; every problem with its line and column.
+
+    Example: runbook validate runbook.yaml
+    """
+    from runbook.plan import PlanError
+
+    path = file or find_workspace(workspace).runbook_file
+    try:
+        runbook = _load(path, _params(params))
+    except PlanError as error:
+        if as_json:
+            answer("validate", None, {"valid": False, "problems": plain(error.problems)})
+            sys.exit(2)
+        raise RunbookError(str(error), hint=error.hint) from error
+    if as_json:
+        answer("validate", None, {"valid": True, "tasks": [task.id for task in runbook.tasks]})
+    else:
+        report.line(f"{path}: valid, {len(runbook.tasks)} tasks")
+
+
+def _load(path: Path, params: dict[str, str]) -> Runbook:
+    from runbook.plan import load_runbook
+
+    return load_runbook(path, params)
+
+
+@click.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of runbook files, for editors.
+
+    Example: runbook schema > runbook.schema.json
+    """
+    from runbook.plan import json_schema
+
+    report.json_line(json_schema())
+
+
+@click.group("host")
+def host_command() -> None:
+    """Bind machines to the host roles of the runbook, and look at them."""
+
+
+@host_command.command("bind")
+@click.argument("role")
+@click.argument("target")
+@click.option("-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
+@click.option("--root", default="", help="Where jobs are kept on the host.")
+@click.option("--work", default="", help="Where data goes on the host.")
+@json_option
+@click.pass_obj
+def bind_command(
+    workspace: Path, role: str, target: str, port: int, root: str, work: str, as_json: bool
+) -> None:
+    """Say which machine plays ROLE: `local`, or user@address.
+
+    Example: runbook host bind box local
+    """
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        binding = _binding(role, target, port, root, work, service.workspace)
+        service.bind(role, binding)
+        facts = service.probe(role)
+        if as_json:
+            answer("host", service.store.revision(), {"host": binding, "facts": facts})
+        else:
+            report.line(f"{role} is {target}; jobs in {binding.root}, data in {binding.work}")
+
+
+def _binding(
+    role: str, target: str, port: int, root: str, work: str, workspace: Workspace
+) -> HostBinding:
+    from state import HostBinding
+
+    if target == "local":
+        return HostBinding(
+            role=role,
+            kind="local",
+            root=root or str(workspace.private / "host"),
+            work=work or str(workspace.root / "work"),
+        )
+    user, at, address = target.rpartition("@")
+    if not address:
+        raise RunbookError(f"`{target}` names no machine.", hint="Write `local` or user@address.")
+    home = root or "~/.runbook"
+    return HostBinding(
+        role=role,
+        kind="ssh",
+        address=address,
+        user=user if at else "",
+        port=port,
+        root=home,
+        work=work or f"{home}/work",
+    )
+
+
+@host_command.command("list")
+@json_option
+@click.pass_obj
+def list_command(workspace: Path, as_json: bool) -> None:
+    """Show the roles and the machines behind them.
+
+    Example: runbook host list
+    """
+    from runbook.reader import Reader
+
+    with Reader.open(workspace) as reader:
+        snapshot = reader.snapshot()
+    if as_json:
+        answer("host", snapshot.revision, {"hosts": [plain(host) for host in snapshot.hosts]})
+        return
+    rows = [
+        (host.role, host.address or "local", host.unreachable_since or "reachable", host.root)
+        for host in snapshot.hosts
+    ]
+    report.table(rows or [("no role is bound yet: runbook host bind ROLE local",)])
+
+
+@host_command.command("probe")
+@click.argument("role")
+@json_option
+@click.pass_obj
+def probe_command(workspace: Path, role: str, as_json: bool) -> None:
+    """Ask a host for its facts and record them.
+
+    Example: runbook host probe box
+    """
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        facts = service.probe(role)
+        if as_json:
+            answer("host", service.store.revision(), {"role": role, "facts": facts})
+            return
+    rows: list[tuple[str, ...]] = [(key, _fact(value)) for key, value in sorted(facts.items())]
+    report.table(rows)
+
+
+def _fact(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    return report.clean(text if len(text) <= 120 else text[:117] + "...")

@@ -1,0 +1,33 @@
+"""The verb that opens the terminal UI. Textual is imported here and nowhere else in the CLI."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command("tui")
+@click.option("--read-only", is_flag=True, help="Look, but change nothing.")
+@click.option("--run", "autorun", is_flag=True, help="Advance the graph while it is open.")
+@click.pass_obj
+def tui_command(workspace: Path, read_only: bool, autorun: bool) -> None:
+    """Open the terminal UI. Leaving it leaves the jobs running.
+
+    Example: runbook tui --run
+    """
+    sys.exit(open_tui(workspace, read_only=read_only, autorun=autorun))
+
+
+def open_tui(workspace: Path, *, read_only: bool = False, autorun: bool = False) -> int:
+    """Opens the UI on the workspace at a path or above it."""
+    from runbook.workspace import find_workspace
+
+    root = find_workspace(workspace).root  # a clear message before Textual takes the terminal
+    from runbook.tui.app import run_tui
+
+    return run_tui(root, autorun=autorun, read_only=read_only)

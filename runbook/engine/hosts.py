@@ -1,0 +1,107 @@
+"""The hosts of one workspace: from a role's binding to a connected `remote.Host`.
+
+Connections are made on first use and kept. An unreachable host is left alone for a growing while,
+so that many tasks on a dead box make one stream of tries, not many.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from remote import Host, HostTarget, LocalTransport, Transport, Unreachable
+from runbook.errors import CannotStart
+from state import HostBinding, Snapshot, UnknownHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Breaker:
+    """How long to leave a host alone after failures."""
+
+    until: float = 0.0
+    pause: float = FIRST_PAUSE_S
+
+    def trip(self, now: float) -> None:
+        self.until = now + self.pause
+        self.pause = min(self.pause * 2, LONGEST_PAUSE_S)
+
+    def reset(self) -> None:
+        self.until, self.pause = 0.0, FIRST_PAUSE_S
+
+
+@dataclass(slots=True)
+class Hosts:
+    """Hands out one `Host` per role."""
+
+    workspace_id: str
+    clock: Callable[[], float] = time.monotonic
+    _open: dict[str, Host] = field(default_factory=dict)
+    _breakers: dict[str, _Breaker] = field(default_factory=dict)
+
+    def of_role(self, snapshot: Snapshot, role: str) -> Host:
+        """The connected host of a role.
+
+        Raises:
+            CannotStart: no machine is bound to the role.
+            Unreachable: the last try failed and its pause is not over.
+        """
+        try:
+            binding = snapshot.host(role)
+        except UnknownHost:
+            raise CannotStart(
+                f"No machine is bound to the host role `{role}`.",
+                hint=f"Bind one: `runbook host bind {role} local`.",
+            ) from None
+        breaker = self._breakers.setdefault(role, _Breaker())
+        if self.clock() < breaker.until:
+            wait = breaker.until - self.clock()
+            raise Unreachable(f"{role}: did not answer; next try in {wait:.0f} s.")
+        if role not in self._open:
+            self._open[role] = Host(
+                connect(_target(binding)), root=binding.root, workspace_id=self.workspace_id
+            )
+        return self._open[role]
+
+    def failed(self, role: str) -> None:
+        """A call to the host got no answer: drop the connection and pause."""
+        self._breakers.setdefault(role, _Breaker()).trip(self.clock())
+        host = self._open.pop(role, None)
+        if host is not None:
+            host.transport.close()
+
+    def answered(self, role: str) -> None:
+        """A call to the host got its answer."""
+        self._breakers.setdefault(role, _Breaker()).reset()
+
+    def close(self) -> None:
+        """Closes every connection. Jobs go on."""
+        for host in self._open.values():
+            host.transport.close()
+        self._open.clear()
+
+
+def connect(target: HostTarget) -> Transport:
+    """The transport to a host. SSH is loaded only where it is spoken."""
+    if target.kind == "local":
+        return LocalTransport()
+    from remote.ssh import SshTransport
+
+    return SshTransport(target)
+
+
+def _target(binding: HostBinding) -> HostTarget:
+    return HostTarget(
+        kind=binding.kind,
+        address=binding.address,
+        user=binding.user,
+        port=binding.port,
+        root=binding.root,
+        host_key=binding.host_key,
+    )

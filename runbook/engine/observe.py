@@ -1,0 +1,221 @@
+"""Looking at what runs: one poll per host, and each job's report held against what we believed.
+
+A host that does not answer changes nothing but the age of what we know.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from remote import Host, JobStatus, Unreachable
+from runbook.engine import services
+from runbook.engine.events import Info, LogGrew, Progressed
+from runbook.engine.finish import finish
+from runbook.engine.logs import live_of, mirror
+from runbook.engine.start import CONTROL, launch
+from runbook.errors import CannotStart
+from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
+from state.transitions import RUNNING, TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from runbook.engine.world import World
+
+UNBORN = frozenset({AttemptState.INTENDED, AttemptState.PUBLISHED})
+BEFORE_RUNNING = UNBORN | {AttemptState.STARTED}
+LOST = {
+    "reboot": FailureClass.LOST_REBOOT,
+    "rebuilt": FailureClass.LOST_REBUILT,
+    "supervisor_died": FailureClass.LOST_SUPERVISOR_DIED,
+    "evidence_gone": FailureClass.LOST_EVIDENCE_GONE,
+}
+
+
+def observe(world: World, snapshot: Snapshot) -> None:
+    """Polls every host with live attempts and takes each attempt one step on."""
+    by_role: defaultdict[str, list[tuple[Task, Attempt]]] = defaultdict(list)
+    for task, attempt in live_attempts(snapshot):
+        if attempt.detail.get(CONTROL):
+            abandon_control(world, task, attempt)
+        else:
+            by_role[task.role or ""].append((task, attempt))
+    gone = set(world.live) - {task.id for pairs in by_role.values() for task, _ in pairs}
+    for task_id in gone:
+        del world.live[task_id]
+    for role, pairs in by_role.items():
+        try:
+            observe_host(world, snapshot, role, pairs)
+        except Unreachable as error:
+            world.unreachable(snapshot, role, error)
+        except CannotStart as error:
+            for task, _ in pairs:
+                world.refuse(task, str(error), error.hint)
+
+
+def live_attempts(snapshot: Snapshot) -> list[tuple[Task, Attempt]]:
+    """The tasks that are under way, each with its newest attempt if that still moves."""
+    found = []
+    for task in snapshot.tasks:
+        if task.state in RUNNING:
+            attempt = snapshot.latest_attempt(task.id)
+            if attempt is not None and attempt.state not in TERMINAL:
+                found.append((task, attempt))
+    return found
+
+
+def observe_host(
+    world: World, snapshot: Snapshot, role: str, pairs: list[tuple[Task, Attempt]]
+) -> None:
+    """One round trip for all jobs of a host."""
+    host = world.hosts.of_role(snapshot, role)
+    statuses = host.poll([attempt.id for _, attempt in pairs])
+    world.reachable(snapshot, role)
+    for task, attempt in pairs:
+        advance(world, task, attempt, statuses[attempt.id], host)
+
+
+def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+    """One attempt, one step on."""
+    if attempt.state is AttemptState.STOPPING:
+        return  # the verb that stops it, or `runner.resume_stops`, sees it through
+    match status.state:
+        case "absent" if attempt.state in UNBORN:
+            world.emit(Info(text=f"{task.id}: the launch had not reached the host; asked again."))
+            launch(world, task, attempt, host)
+        case "published":
+            launch(world, task, attempt, host)
+        case "running":
+            running(world, task, attempt, status, host)
+        case "exited":
+            follow(world, task, status, host)
+            exited(world, task, attempt, status, host)
+        case "burned":
+            burned(world, task, attempt, status)
+        case _:
+            lost(world, task, attempt, status)
+
+
+def running(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+    """It lives: note it, copy its output, and ask a service whether it is ready."""
+    if attempt.state in BEFORE_RUNNING:
+        world.move_attempt(attempt, AttemptState.RUNNING)
+    follow(world, task, status, host)
+    if task.kind is TaskKind.SERVICE:
+        services.look(world, task, attempt, host)
+
+
+def follow(world: World, task: Task, status: JobStatus, host: Host) -> None:
+    """Copies new output and passes on new progress."""
+    before = world.live.get(task.id)
+    world.live[task.id] = live_of(status, world.now())
+
+    def grew(stream: str, path: Path, size: int) -> None:
+        event = LogGrew(task=task.id, attempt=status.attempt, stream=stream, path=path, size=size)
+        world.emit(event)
+
+    mirror(host, world.workspace, status, grew=grew)
+    if status.progress and (before is None or before.progress != status.progress):
+        world.emit(Progressed(task=task.id, progress=status.progress))
+
+
+def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+    """It ended by itself. For a service that is always a failure: it was to go on serving."""
+    cls = FailureClass(status.cls or "exit")
+    service = task.kind is TaskKind.SERVICE
+    if service and cls is FailureClass.OK:
+        cls = FailureClass.EXIT
+    out = host.read_out(attempt.id) or {}
+    finish(
+        world,
+        task.id,
+        attempt.id,
+        cls=cls,
+        reason=why_ended(status, service=service),
+        out=out,
+        evidence=evidence_of(status),
+        host=host,
+        exit_code=status.exit_code,
+        signal=status.signal,
+    )
+
+
+def why_ended(status: JobStatus, *, service: bool) -> str:
+    """How a job ended, in words; nothing for one that ended well."""
+    if status.cls == "ok" and not service:
+        return ""
+    how = f"exit code {status.exit_code}"
+    if status.signal:
+        how = f"signal {status.signal}"
+    if status.cls not in (None, "ok", "exit", "signal"):
+        how = f"{status.cls} ({how})"
+    if status.cls == "never_started":
+        return f"could not be started: {status.reason}"
+    last = str(status.evidence.get("last_line") or "").strip()
+    ended = "the server ended" if service else "ended"
+    return f"{ended} with {how}" + (f": {last}" if last else "")
+
+
+def evidence_of(status: JobStatus) -> Mapping[str, object]:
+    """What is kept of a job's end."""
+    return {
+        **status.evidence,
+        "reason": status.reason,
+        "pid": status.pid,
+        "progress": dict(status.progress or {}),
+    }
+
+
+def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
+    """It was settled that this attempt never starts."""
+    world.move(
+        task,
+        TaskState.READY if task.state in (TaskState.ACTIVE, TaskState.STARTING) else task.state,
+        reason="the attempt was burned before it started",
+        attempt=attempt,
+        attempt_to=AttemptState.NEVER_STARTED,
+        cls=FailureClass.NEVER_STARTED,
+        evidence=evidence_of(status),
+    )
+
+
+def lost(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
+    """No outcome can be known. A person decides, with the evidence at hand."""
+    reason = status.evidence.get("lost") or status.reason
+    cls = LOST.get(str(reason), FailureClass.LOST_EVIDENCE_GONE)
+    world.move(
+        task,
+        TaskState.ATTENTION,
+        reason=f"lost ({cls.value.removeprefix('lost_')}): {status.reason}",
+        attempt=attempt,
+        attempt_to=AttemptState.LOST,
+        cls=cls,
+        evidence=evidence_of(status),
+    )
+
+
+def abandon_control(world: World, task: Task, attempt: Attempt) -> None:
+    """An action on the operator's side whose engine is gone: we hold its lease, so it is over.
+
+    These actions are safe to repeat, so the task simply becomes ready again.
+    """
+    with world.store.write(lease=world.lease) as tx:
+        tx.move_attempt(
+            attempt.id,
+            AttemptState.LOST,
+            expect={attempt.state},
+            cls=FailureClass.LOST_SUPERVISOR_DIED,
+            evidence={"why": "the engine that ran this action ended before it did"},
+        )
+        tx.move_task(
+            task.id,
+            TaskState.ATTENTION,
+            expect={task.state},
+            reason="the engine that ran it is gone",
+        )
+        tx.move_task(
+            task.id, TaskState.READY, expect={TaskState.ATTENTION}, reason="repeated after a break"
+        )
+    world.announce(task, TaskState.READY, "repeated after a break")

@@ -1,0 +1,174 @@
+"""The loop: observe, start what is ready, wait a little; until there is nothing left to do."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from remote import Unreachable
+from runbook.engine.observe import live_attempts, observe
+from runbook.engine.start import start
+from runbook.engine.stopping import stop_attempt, stop_service
+from runbook.live import write_live
+from runbook.views import RunResult
+from state import AttemptState, Snapshot, Task, TaskKind, TaskState
+from state.graph import ready
+from state.transitions import RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from threading import Event as StopEvent
+
+    from runbook.engine.world import World
+    from runbook.steps.base import StopAnswer
+
+POLL_S = (0.3, 2.0)
+"""Shortest and longest pause between two looks; it grows while nothing happens."""
+JOBS_PER_HOST = 4
+STOP_TAKEN_OVER_S = 60.0
+"""A stop that another client began is finished by us when it has not moved for so long."""
+
+MOVING = RUNNING - {TaskState.SERVING}
+SATISFIED = frozenset({TaskState.DONE, TaskState.SKIPPED})
+
+
+@dataclass(slots=True)
+class Engine:
+    """Advances the graph within `scope` (all tasks when empty) until nothing can move."""
+
+    world: World
+    scope: frozenset[str] = frozenset()
+    started: list[str] = field(default_factory=list)
+    _stops: dict[str, float] = field(default_factory=dict)
+
+    def run(self, stop_event: StopEvent, *, moved: Callable[[], None]) -> RunResult:
+        """Blocks until there is nothing left to do, or until `stop_event` is set.
+
+        Args:
+            moved: called after every round that changed the graph.
+        """
+        pause, seen = POLL_S[0], -1
+        while not stop_event.is_set():
+            idle = self.tick()
+            revision = self.world.store.revision()
+            if revision != seen:
+                moved()
+            if idle:
+                return self.result()
+            pause = POLL_S[0] if revision != seen else min(pause * 1.5, POLL_S[1])
+            seen = revision
+            stop_event.wait(pause)
+        return RunResult(
+            outcome="interrupted",
+            reason="stopped on request; what runs on hosts goes on",
+            started=tuple(self.started),
+        )
+
+    def tick(self) -> bool:
+        """One round; True when nothing moves and nothing can be started."""
+        snapshot = self.world.store.snapshot()
+        observe(self.world, snapshot)
+        self.resume_stops(self.world.store.snapshot())
+        self.start_ready()
+        write_live(self.world.workspace, self.world.live)
+        snapshot = self.world.store.snapshot()
+        moving = any(task.state in MOVING for task in snapshot.tasks if self.in_scope(task))
+        return not moving and not self.startable(snapshot)
+
+    def in_scope(self, task: Task) -> bool:
+        """Whether this run is about the task."""
+        return not task.removed and (not self.scope or task.id in self.scope)
+
+    def startable(self, snapshot: Snapshot) -> list[Task]:
+        """Ready tasks of this run that limits and exclusive resources allow now."""
+        taken = {
+            name for task in snapshot.tasks if task.state in RUNNING for name in task.resources
+        }
+        jobs: dict[str, int] = {}
+        for task, _ in live_attempts(snapshot):
+            if task.kind is not TaskKind.SERVICE:
+                jobs[task.role or ""] = jobs.get(task.role or "", 0) + 1
+        chosen = []
+        for task in ready(snapshot):
+            role = task.role or ""
+            if not self.in_scope(task) or task.id in self.world.refused:
+                continue
+            if taken & set(task.resources) or jobs.get(role, 0) >= JOBS_PER_HOST:
+                continue
+            taken |= set(task.resources)
+            jobs[role] = jobs.get(role, 0) + 1
+            chosen.append(task)
+        return chosen
+
+    def start_ready(self) -> None:
+        """Starts what may start, one after the other; each sees the state the one before left."""
+        for candidate in self.startable(self.world.store.snapshot()):
+            snapshot = self.world.store.snapshot()
+            task = snapshot.task(candidate.id)
+            if task.state is TaskState.READY and start(
+                self.world, snapshot, task, stop_task=self.stop_for_step
+            ):
+                self.started.append(task.id)
+
+    def stop_for_step(self, task_id: str) -> StopAnswer:
+        """What the `stop` step calls."""
+        return stop_service(self.world, task_id)
+
+    def resume_stops(self, snapshot: Snapshot) -> None:
+        """Finishes stops whose client went away half-way. Stopping twice does no harm."""
+        now = time.monotonic()
+        stopping = {
+            attempt.id: (task, attempt)
+            for task, attempt in live_attempts(snapshot)
+            if attempt.state is AttemptState.STOPPING
+        }
+        self._stops = {name: self._stops.get(name, now) for name in stopping}
+        for name, (task, attempt) in stopping.items():
+            if now - self._stops[name] < STOP_TAKEN_OVER_S:
+                continue
+            try:
+                host = self.world.hosts.of_role(snapshot, task.role or "")
+                reason = task.reason or "stopped"
+                stop_attempt(self.world, task, attempt, host, then=TaskState.FAILED, reason=reason)
+            except Unreachable as error:
+                self.world.unreachable(snapshot, task.role or "", error)
+
+    def result(self) -> RunResult:
+        """Why nothing moves any more."""
+        snapshot = self.world.store.snapshot()
+        tasks = [task for task in snapshot.tasks if self.in_scope(task)]
+        started = tuple(self.started)
+        for outcome, states in (
+            ("attention", {TaskState.ATTENTION, TaskState.UNHEALTHY}),
+            ("failed", {TaskState.FAILED}),
+        ):
+            found = [task for task in tasks if task.state in states]
+            if found:
+                said = "; ".join(f"{task.id}: {task.reason or task.state}" for task in found)
+                return RunResult(outcome=outcome, reason=said, started=started)
+        if self.world.refused:
+            said = "; ".join(self.world.refused.values())
+            return RunResult(outcome="blocked", reason=said, started=started)
+        gated = [task for task in tasks if task.state is TaskState.GATED]
+        if gated:
+            said = "; ".join(f"{task.id} {task.reason}" for task in gated)
+            return RunResult(outcome="gate", reason=said, started=started)
+        left = [t for t in tasks if t.state not in SATISFIED and t.state is not TaskState.SERVING]
+        if left:
+            said = "; ".join(f"{task.id}: {task.reason or task.state}" for task in left[:3])
+            return RunResult(outcome="blocked", reason=said, started=started)
+        done = "every task is done" if not self.scope else "done as far as asked"
+        return RunResult(outcome="done", reason=done, started=started)
+
+
+def needed_for(snapshot: Snapshot, targets: Collection[str]) -> frozenset[str]:
+    """The targets and everything they need, directly or not."""
+    found: set[str] = set()
+    queue = [snapshot.task(name) for name in targets]
+    while queue:
+        task = queue.pop()
+        if task.id not in found:
+            found.add(task.id)
+            queue.extend(snapshot.task(need.task) for need in task.needs)
+    return frozenset(found)

@@ -1,0 +1,228 @@
+"""Starting one ready task: plan, pre-check, record the intention, and only then act.
+
+The order is what makes a kill at any point harmless: the attempt is committed with all that a
+second launch needs before the host hears of it, and the host starts an attempt at most once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
+from runbook.engine.finish import finish
+from runbook.engine.planning import StopTask, make_context, plan_task
+from runbook.errors import CannotStart
+from runbook.steps.base import Check, NoHost, StepContext, StepPlan
+from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runbook.engine.world import World
+
+CONTROL = "control"
+"""Key of an attempt's detail: the step acts from the operator's side, there is no job."""
+
+
+def start(world: World, snapshot: Snapshot, task: Task, *, stop_task: StopTask) -> bool:
+    """Starts a ready task; False when it could not be, which has then been said."""
+    if wait_for_person(world, snapshot, task):
+        return False
+    try:
+        host = world.host_of(snapshot, task) if task.role else None
+        epoch = see_host(world, snapshot, task.role, host)
+        snapshot = world.store.snapshot()
+        context = make_context(world, snapshot, task, host=host, stop_task=stop_task)
+        plan = plan_task(task, context)
+        if host is not None:
+            precheck(task, plan, host)
+    except (CannotStart, NoHost) as error:
+        world.refuse(task, str(error), getattr(error, "hint", ""))
+        return False
+    except Unreachable as error:
+        world.unreachable(snapshot, task.role or "", error)
+        return False
+    except RemoteError as error:
+        world.refuse(task, f"{task.id}: {error}", error.hint)
+        return False
+    if plan.job is not None and host is not None:
+        attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
+        launch(world, task, attempt, host)
+        return True
+    if plan.run is not None:
+        attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
+        run_control(world, task, attempt, plan, context)
+        return True
+    world.refuse(task, f"{task.id}: the step type `{task.step}` planned nothing to do.")
+    return False
+
+
+def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:
+    """Moves a task that needs a person's yes to `gated`; False when it needs none, or has it."""
+    gate = task.definition.get("gate")
+    if task.kind is not TaskKind.MANUAL and (not gate or is_approved(snapshot, task)):
+        return False
+    world.move(task, TaskState.GATED, reason=f"waits for a person: {gate or task.title}")
+    return True
+
+
+def approval_key(task: Task) -> str:
+    """Where the yes to a task is kept; a changed definition needs a new one."""
+    return f"approved:{task.id}:{task.definition_hash[:16]}"
+
+
+def is_approved(snapshot: Snapshot, task: Task) -> bool:
+    """Whether a person said yes to this task as it is defined now."""
+    return approval_key(task) in snapshot.meta.extra
+
+
+def see_host(world: World, snapshot: Snapshot, role: str | None, host: Host | None) -> str | None:
+    """The host's epoch; a new one is recorded with its facts before anything is started on it."""
+    if role is None or host is None:
+        return None
+    epoch = host.identity().epoch
+    binding = snapshot.host(role)
+    if epoch != binding.epoch or not binding.facts:
+        facts = host.facts()
+        with world.store.write(lease=world.lease) as tx:
+            tx.seen_host(role, epoch=epoch, facts=facts)
+    return epoch
+
+
+def precheck(task: Task, plan: StepPlan, host: Host) -> None:
+    """What must hold before a launch, such as a free port.
+
+    Raises:
+        CannotStart: one of them does not hold.
+    """
+    ports = plan.job.ports if plan.job else ()
+    named = {check["port_free"]["port"] for check in plan.precheck if "port_free" in check}
+    checks: list[Check] = [
+        *plan.precheck,
+        *({"port_free": {"port": port}} for port in ports if port not in named),
+    ]
+    if not checks:
+        return
+    for check, result in zip(checks, host.check(checks), strict=True):
+        if result.verdict != "pass":
+            raise CannotStart(*_cannot(task, check, result.evidence))
+
+
+def _cannot(task: Task, check: Check, evidence: Mapping[str, Any]) -> tuple[str]:
+    ((name, args),) = check.items()
+    if name == "port_free":
+        owner = evidence.get("owner") or evidence.get("listeners") or "another program"
+        text = (
+            f"Cannot start `{task.id}`: port {args['port']} is taken by {owner}. "
+            f"Free it, or choose another port in runbook.yaml; then `runbook run`."
+        )
+    else:
+        text = f"Cannot start `{task.id}`: {name} {dict(args)} does not hold: {dict(evidence)}"
+    return (text,)
+
+
+def begin(
+    world: World, task: Task, *, host_name: str, epoch: str | None, plan: StepPlan
+) -> Attempt:
+    """Commits the intention: a new attempt with all that a later client needs to go on with it."""
+    detail: dict[str, Any] = {
+        "summary": list(plan.summary),
+        "done_when": _plain(plan.done_when),
+        "ready_when": _plain(plan.ready_when),
+        "ready_within_s": plan.ready_within_s,
+        "out": dict(plan.out),
+    }
+    if plan.job is None:
+        detail[CONTROL] = True
+    else:
+        detail["job"] = {
+            "argv": list(plan.job.argv),
+            "env": dict(plan.job.env),
+            "cwd": plan.job.cwd,
+            "time_limit_s": plan.job.time_limit_s or task.definition.get("timeout_s"),
+            "ports": list(plan.job.ports),
+            "grace_s": plan.job.grace_s,
+        }
+    to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
+    with world.store.write(lease=world.lease) as tx:
+        # A task with a lost attempt is ready only by somebody's decision to supersede it.
+        attempt = tx.create_attempt(
+            task.id, host=host_name, epoch=epoch, detail=detail, supersede=True
+        )
+        tx.move_task(task.id, to, expect={task.state})
+    world.announce(task, to)
+    return attempt
+
+
+def _plain(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    return [{name: dict(args)} for check in checks for name, args in check.items()]
+
+
+def spec_of(attempt: Attempt) -> JobSpec:
+    """The launch of an attempt, the same however often it is asked for."""
+    job = attempt.detail["job"]
+    return JobSpec(
+        attempt=attempt.id,
+        task=attempt.task,
+        generation=attempt.generation,
+        argv=tuple(job["argv"]),
+        env=job["env"],
+        cwd=job["cwd"],
+        time_limit_s=job["time_limit_s"],
+        ports=tuple(job["ports"]),
+        grace_s=job["grace_s"],
+    )
+
+
+def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
+    """Asks the host to run the attempt. Safe to repeat: it starts at most once."""
+    try:
+        host.launch(spec_of(attempt))
+    except Unreachable as error:
+        world.unreachable(world.store.snapshot(), task.role or "", error)
+    except HostFenceHeld as error:
+        held = world.store.snapshot().task(task.id)
+        world.move(
+            held,
+            TaskState.ATTENTION,
+            reason=f"the host already runs this task: {error}",
+            attempt=attempt,
+            attempt_to=AttemptState.NEVER_STARTED,
+            cls=FailureClass.NEVER_STARTED,
+            evidence={"fence": str(error)},
+        )
+    except RemoteError as error:
+        failed = world.store.snapshot().task(task.id)
+        world.move(
+            failed,
+            TaskState.FAILED,
+            reason=f"not started: {error}",
+            attempt=attempt,
+            attempt_to=AttemptState.NEVER_STARTED,
+            cls=FailureClass.NEVER_STARTED,
+            evidence={"error": str(error), "hint": error.hint},
+        )
+
+
+def run_control(
+    world: World, task: Task, attempt: Attempt, plan: StepPlan, context: StepContext
+) -> None:
+    """Runs a short action from the operator's side to its end."""
+    assert plan.run is not None
+    world.move_attempt(attempt, AttemptState.RUNNING)
+    try:
+        outcome = plan.run(context)
+        ok, message = outcome.ok, outcome.message
+        out, evidence = outcome.out, outcome.evidence
+    except (RemoteError, CannotStart, OSError) as error:
+        ok, message, out, evidence = False, str(error), {}, {"error": str(error)}
+    finish(
+        world,
+        task.id,
+        attempt.id,
+        cls=FailureClass.OK if ok else FailureClass.EXIT,
+        reason=message,
+        out={**plan.out, **out},
+        evidence=evidence,
+        host=world.host_of(world.store.snapshot(), task) if task.role else None,
+    )

@@ -1,0 +1,94 @@
+"""Stopping an attempt for certain: the intention first, then the host, then what was found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remote import Host, StopReport
+from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
+from state.transitions import TERMINAL
+
+if TYPE_CHECKING:
+    from runbook.engine.world import World
+
+STOPPABLE = frozenset(
+    {
+        TaskState.ACTIVE,
+        TaskState.VERIFYING,
+        TaskState.STARTING,
+        TaskState.SERVING,
+        TaskState.UNHEALTHY,
+        TaskState.DRAINING,
+    }
+)
+
+
+def stop_attempt(
+    world: World,
+    task: Task,
+    attempt: Attempt,
+    host: Host,
+    *,
+    then: TaskState,
+    reason: str,
+    cls: FailureClass = FailureClass.STOPPED,
+) -> StopReport:
+    """Stops one attempt and verifies that nothing of it is left.
+
+    Args:
+        then: where the task goes once the stop is verified. With survivors it goes to `attention`.
+    """
+    draining = task.kind is TaskKind.SERVICE and task.state is not TaskState.DRAINING
+    with world.store.write(lease=world.lease) as tx:
+        if attempt.state is not AttemptState.STOPPING:
+            tx.move_attempt(attempt.id, AttemptState.STOPPING, expect={attempt.state})
+        if draining:
+            tx.move_task(task.id, TaskState.DRAINING, expect={task.state}, reason=reason)
+    if draining:
+        world.announce(task, TaskState.DRAINING, reason)
+    job = attempt.detail.get("job") or {}
+    report = host.stop(
+        attempt.id, grace_s=float(job.get("grace_s", 20)), ports=tuple(job.get("ports", ()))
+    )
+    current = world.store.snapshot().task(task.id)
+    stopped = report.state == "stopped"
+    with world.store.write(lease=world.lease) as tx:
+        tx.move_attempt(
+            attempt.id,
+            AttemptState.STOPPED if stopped else AttemptState.STOP_INCOMPLETE,
+            expect={AttemptState.STOPPING},
+            cls=cls,
+            evidence={**report.evidence, "survivors": [dict(s) for s in report.survivors]},
+        )
+        to = then if stopped else TaskState.ATTENTION
+        why = reason if stopped else f"stop incomplete, still there: {survivors(report)}"
+        tx.move_task(task.id, to, expect={current.state}, reason=why)
+    world.announce(task, to, why, attempt)
+    return report
+
+
+def survivors(report: StopReport) -> str:
+    """The survivors of a stop in one line."""
+    return ", ".join(
+        f"pid {row.get('pid')} ({row.get('name') or row.get('command') or '?'})"
+        if row.get("pid")
+        else str(dict(row))
+        for row in report.survivors
+    )
+
+
+def stop_service(world: World, task_id: str) -> StopReport:
+    """Stops a service that has served its purpose; its task is then done."""
+    snapshot = world.store.snapshot()
+    task = snapshot.task(task_id)
+    attempt = live_attempt(snapshot, task)
+    if attempt is None:
+        return StopReport(state="stopped", survivors=(), evidence={"already": task.state.value})
+    host = world.hosts.of_role(snapshot, task.role or "")
+    return stop_attempt(world, task, attempt, host, then=TaskState.DONE, reason="")
+
+
+def live_attempt(snapshot: Snapshot, task: Task) -> Attempt | None:
+    """The newest attempt, if anything of it may still run."""
+    attempt = snapshot.latest_attempt(task.id)
+    return attempt if attempt is not None and attempt.state not in TERMINAL else None

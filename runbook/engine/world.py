@@ -1,0 +1,102 @@
+"""What every part of the engine works with, and the writes they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from remote import Host, Unreachable
+    from runbook.engine.hosts import Hosts
+    from runbook.views import Live
+    from runbook.workspace import Workspace
+    from state import Attempt, AttemptState, Lease, Snapshot, Store, Task, TaskState
+
+
+@dataclass(slots=True)
+class World:
+    """One engine's view of the workspace. Every write carries the engine's lease, if it has one."""
+
+    workspace: Workspace
+    store: Store
+    hosts: Hosts
+    lease: Lease | None
+    listen: Listener
+    live: dict[str, Live] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Tasks that could not be started in this run, and why: not tried again in a loop."""
+
+    def emit(self, event: EngineEvent) -> None:
+        """Tells the listener."""
+        self.listen(event)
+
+    def now(self) -> datetime:
+        """For what is shown; nothing is decided by it."""
+        return datetime.now(UTC)
+
+    def host_of(self, snapshot: Snapshot, task: Task) -> Host:
+        """The connected host of a task. Raises CannotStart or Unreachable."""
+        return self.hosts.of_role(snapshot, task.role or "")
+
+    def move(
+        self,
+        task: Task,
+        to: TaskState,
+        *,
+        reason: str = "",
+        attempt: Attempt | None = None,
+        attempt_to: AttemptState | None = None,
+        out: Mapping[str, Any] | None = None,
+        **outcome: Any,
+    ) -> None:
+        """Moves a task, and its attempt with it, in one transaction; then tells the listener."""
+        with self.store.write(lease=self.lease) as tx:
+            if out is not None:
+                tx.set_out(task.id, out)
+            if attempt is not None and attempt_to is not None:
+                tx.move_attempt(attempt.id, attempt_to, expect={attempt.state}, **outcome)
+            tx.move_task(task.id, to, expect={task.state}, reason=reason)
+        self.announce(task, to, reason, attempt)
+
+    def announce(
+        self, task: Task, to: TaskState, reason: str = "", attempt: Attempt | None = None
+    ) -> None:
+        """Tells the listener of a committed move."""
+        seconds = seconds_since(attempt.created_at, self.now()) if attempt else None
+        self.emit(TaskMoved(task=task.id, state=to.value, reason=reason, seconds=seconds))
+
+    def move_attempt(self, attempt: Attempt, to: AttemptState, **outcome: Any) -> None:
+        """Moves an attempt alone."""
+        with self.store.write(lease=self.lease) as tx:
+            tx.move_attempt(attempt.id, to, expect={attempt.state}, **outcome)
+
+    def refuse(self, task: Task, text: str, hint: str = "") -> None:
+        """A task cannot start as things are: said once, not tried again in this run."""
+        self.refused[task.id] = text
+        self.emit(Problem(text=text, hint=hint, task=task.id))
+
+    def unreachable(self, snapshot: Snapshot, role: str, error: Unreachable) -> None:
+        """Records that a host gave no answer. Nothing is concluded about its jobs."""
+        self.hosts.failed(role)
+        if snapshot.host(role).unreachable_since is None:
+            with self.store.write(lease=self.lease) as tx:
+                tx.set_unreachable(role, True)
+            self.emit(Problem(text=str(error), hint="Its jobs go on; they are looked at again."))
+
+    def reachable(self, snapshot: Snapshot, role: str) -> None:
+        """The host answered."""
+        self.hosts.answered(role)
+        if snapshot.host(role).unreachable_since is not None:
+            with self.store.write(lease=self.lease) as tx:
+                tx.set_unreachable(role, False)
+            self.emit(Info(text=f"{role} answers again."))
+
+
+def seconds_since(iso: str, now: datetime) -> float:
+    """Seconds from a recorded time to now, for people to read."""
+    return max(0.0, (now - datetime.fromisoformat(iso)).total_seconds())

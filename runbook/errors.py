@@ -1,0 +1,73 @@
+"""Errors of the operator's side, the exit codes, and the one place that explains any error.
+
+An error names the thing, what was found, and the next step. Everything else is a bug: the fronts
+write its traceback to a file and show the file's path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from remote import HostFenceHeld, RemoteError, Unreachable
+from state import LeaseHeld, LeaseLost, RevisionMoved, StateError
+
+
+class Exit(IntEnum):
+    """Exit codes of every verb. Stable: scripts and agents branch on them."""
+
+    OK = 0
+    USAGE = 2
+    TASK_FAILED = 3
+    CHECK_FAILED = 4
+    UNKNOWN = 5
+    CONFLICT = 6
+    NEEDS_APPROVAL = 7
+    NEEDS_AUTH = 8
+    OVER_BUDGET = 9
+    STILL_RUNNING = 10
+
+
+class RunbookError(Exception):
+    """Base of this package's errors."""
+
+    exit_code: Exit = Exit.USAGE
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: Exit | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class NoWorkspace(RunbookError):
+    """There is no workspace here."""
+
+
+class CannotStart(RunbookError):
+    """A task cannot be started as things are; the graph is unchanged."""
+
+    exit_code = Exit.TASK_FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """An error as every front shows it."""
+
+    message: str
+    hint: str
+    exit_code: Exit
+
+
+def explain(error: Exception) -> Explained | None:
+    """The text, next step and exit code of a known error; None for a bug of ours."""
+    if isinstance(error, RunbookError):
+        return Explained(message=error.message, hint=error.hint, exit_code=error.exit_code)
+    if isinstance(error, RevisionMoved | LeaseHeld | LeaseLost | HostFenceHeld):
+        return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
+    if isinstance(error, Unreachable):
+        return Explained(message=str(error), hint=error.hint, exit_code=Exit.UNKNOWN)
+    if isinstance(error, StateError | RemoteError):
+        return Explained(message=str(error), hint=error.hint, exit_code=Exit.USAGE)
+    return None

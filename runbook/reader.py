@@ -1,0 +1,103 @@
+"""Reading a workspace: needs the graph alone, contacts no host, and loads nothing else.
+
+This is what keeps `runbook status` quick; everything that acts is in `runbook.service`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from runbook.advice import next_action
+from runbook.brief import render_brief
+from runbook.live import read_live
+from runbook.views import View
+from runbook.workspace import Workspace, default_actor, find_workspace
+from state import Event, Snapshot, Store, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+ENGINE = "engine"
+"""The resource that whoever advances the graph holds."""
+BRIEF_EVENTS = 200
+"""How far back the brief looks for what happened lately."""
+
+
+class Reader:
+    """One client of one workspace, looking only."""
+
+    def __init__(self, workspace: Workspace, store: Store) -> None:
+        self.workspace = workspace
+        self.store = store
+        self._version = store.data_version()
+        self.expect_rev: int | None = None
+        """The revision that the first write must find."""
+
+    @classmethod
+    def open(cls, folder: Path, *, actor: str | None = None, expect_rev: int | None = None) -> Self:
+        """Opens the workspace at `folder` or above it. Raises NoWorkspace or StateError."""
+        workspace = find_workspace(folder)
+        client = cls(workspace, open_store(workspace.database, actor=actor or default_actor()))
+        client.expect_rev = expect_rev
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the database."""
+        self.store.close()
+
+    def snapshot(self) -> Snapshot:
+        """The newest committed state."""
+        return self.store.snapshot()
+
+    def view(self) -> View:
+        """Everything a front shows."""
+        snapshot = self.snapshot()
+        engine = self.engine_holder(snapshot)
+        return View(
+            snapshot=snapshot,
+            next=next_action(snapshot, engine=engine),
+            live=read_live(self.workspace),
+            engine=engine,
+        )
+
+    def engine_holder(self, snapshot: Snapshot) -> str | None:
+        """Who advances the graph now, by proof of a held lock; None when nobody does."""
+        if not self.store.is_live(ENGINE):
+            return None
+        held = (lease.holder for lease in snapshot.leases if lease.resource == ENGINE)
+        return next(held, "somebody who is just starting")
+
+    def changed(self) -> bool:
+        """Whether another client committed something since the last call."""
+        version = self.store.data_version()
+        moved, self._version = version != self._version, version
+        return moved
+
+    def events(self, *, after: int = 0, limit: int = 1000, task: str | None = None) -> list[Event]:
+        """Facts in the order in which they were recorded."""
+        return self.store.events(after=after, limit=limit, task=task)
+
+    def brief(self) -> str:
+        """The hand-off text, as Markdown."""
+        view = self.view()
+        return render_brief(view, self.events(after=max(0, view.snapshot.revision - BRIEF_EVENTS)))
+
+    def log_path(self, task_id: str, stream: str = "out") -> Path | None:
+        """The local copy of a stream of the newest attempt; None when there is none yet."""
+        attempt = self.snapshot().latest_attempt(task_id)
+        if attempt is None:
+            return None
+        path = self.workspace.log(attempt.id, stream)
+        return path if path.exists() else None

@@ -1,0 +1,113 @@
+"""Everything the command line prints. The only module that writes to stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+GLYPHS = {
+    "draft": "○",
+    "blocked": "○",
+    "ready": "◌",
+    "gated": "◆",
+    "active": "◐",
+    "verifying": "◐",
+    "done": "✓",
+    "failed": "✗",
+    "skipped": "–",
+    "stale": "≠",
+    "attention": "?",
+    "starting": "◐",
+    "serving": "●",
+    "unhealthy": "!",
+    "draining": "◐",
+}
+COLOURS = {
+    "done": "32",
+    "serving": "32",
+    "failed": "31",
+    "attention": "31",
+    "unhealthy": "31",
+    "gated": "35",
+    "stale": "33",
+    "active": "36",
+    "verifying": "36",
+    "starting": "36",
+    "draining": "36",
+    "ready": "1",
+}
+
+
+def line(text: str = "") -> None:
+    """One line on stdout, at once: a watcher may be reading a pipe."""
+    print(text, flush=True)
+
+
+def error(message: str, hint: str) -> None:
+    """What went wrong and the next step, on stderr."""
+    print(f"runbook: {message}", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+
+
+def json_line(value: Mapping[str, Any]) -> None:
+    """One JSON answer."""
+    print(json.dumps(value, ensure_ascii=False, indent=2), flush=True)
+
+
+def colour_wanted() -> bool:
+    """Colour only on a terminal that wants it (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def painted(text: str, state: str) -> str:
+    """Text in the colour of a state. The state's glyph and word are always there too."""
+    code = COLOURS.get(state)
+    return f"\x1b[{code}m{text}\x1b[0m" if code and colour_wanted() else text
+
+
+def state_word(state: str) -> str:
+    """Glyph and word of a state."""
+    return f"{GLYPHS.get(state, ' ')} {state}"
+
+
+def clean(text: str) -> str:
+    """Text that may come from a host, on one line and without control codes."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> None:
+    """Left-aligned columns; the last one is free."""
+    rows = list(rows)
+    if not rows:
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        line("  ".join([*cells, row[-1]]).rstrip())
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 100:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(value: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
