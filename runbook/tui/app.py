@@ -1,0 +1,313 @@
+"""The app: themes, the bridge and its tick, the screens. What a task is, it does not know."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+
+from runbook.engine.events import Info, Problem, Progressed
+from runbook.errors import Exit, explain
+from runbook.tui import board_model as model
+from runbook.tui import format as fmt
+from runbook.tui import glyphs, themes
+from runbook.tui.bridge import Bridge, Broke, Carried, RunEnded, Told
+from runbook.tui.commands import BoardCommands
+from runbook.tui.describe import Looks
+from runbook.tui.dialogs import ConfirmScreen
+from runbook.tui.screens.board import BoardScreen
+from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
+from runbook.tui.verbs import Verbs
+from runbook.tui.widgets.bars import MessageBar
+from runbook.views import Live, RunResult, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from rich.text import Text
+    from textual.command import Provider
+    from textual.screen import Screen
+
+    from runbook.tui.ports import Opener, ServicePort
+
+TICK_S = 0.1
+SLOW_EVERY = 10
+"""Ticks between looks that no commit announces: ages, elapsed times, another client's progress."""
+
+_OUTCOMES = {
+    "done": Exit.OK, "until": Exit.OK, "gate": Exit.NEEDS_APPROVAL, "held": Exit.CONFLICT,
+    "interrupted": Exit.STILL_RUNNING, "failed": Exit.TASK_FAILED, "blocked": Exit.TASK_FAILED,
+    "attention": Exit.UNKNOWN,
+}  # fmt: skip
+
+
+def utc_now() -> datetime:
+    """The clock of the screen."""
+    return datetime.now(UTC)
+
+
+class RunbookApp(App[int]):
+    """One workspace in a terminal."""
+
+    TITLE = "runbook"
+    CSS_PATH = "styles/app.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = App.COMMANDS | {
+        BoardCommands
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q,ctrl+c", "leave", "Quit", priority=True, show=False, id="quit_always"),
+    ]
+
+    def __init__(
+        self,
+        opener: Opener,
+        *,
+        crash_file: Path,
+        autorun: bool = False,
+        read_only: bool = False,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        super().__init__()
+        self.service: ServicePort = opener()
+        self.view: View = self.service.view()
+        self.bridge = Bridge(opener, crash_file=crash_file)
+        self.verbs = Verbs(self)
+        self.read_only = read_only
+        self.now = clock
+        self.result: RunResult | None = None
+        self._autorun = autorun and not read_only
+        self._run_seconds: float | None = None
+        self._ticks = 0
+        self._progress: dict[str, Live] = {}
+        self._environment = os.environ if environment is None else environment
+        self._glyphs = glyphs.choose(self._environment)
+        self.register_theme(themes.DARK)
+        self.register_theme(themes.LIGHT)
+        self.theme = self._environment.get("TEXTUAL_THEME") or themes.DARK.name
+        self.looks = Looks(glyphs=self._glyphs, inks=themes.inks(self.theme_variables))
+
+    # --- life -------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        """The board first, then whatever moves it."""
+        self.board = BoardScreen()
+        self.push_screen(self.board)
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
+        self._take_theme()
+        self.set_interval(TICK_S, self.tick)
+        if self._autorun:
+            self.verbs.run()
+
+    def _take_theme(self) -> None:
+        self.looks = Looks(glyphs=self._glyphs, inks=themes.inks(self.theme_variables))
+        self.set_class(self._glyphs.ascii_only, "-ascii")
+        self.redraw()
+
+    def tick(self) -> None:
+        """Take the facts home; look at the database only when somebody wrote, and once a second."""
+        self._ticks += 1
+        told = self.bridge.drain()
+        for fact in told:
+            self._hear(fact)
+        if told or self._ticks % SLOW_EVERY == 0 or self._written():
+            self.refresh_view()
+        for screen in self.screen_stack:
+            if isinstance(screen, (BoardScreen, LogScreen)) and screen.ready:
+                screen.tick()
+
+    def _written(self) -> bool:
+        try:
+            return self.service.changed()
+        except Exception as error:  # noqa: BLE001  shown by the reading that follows
+            self._problem(error)
+            return False
+
+    def refresh_view(self) -> None:
+        """Read the graph anew and draw it; what was shown stays when that fails."""
+        try:
+            view = self.service.view()
+        except Exception as error:  # noqa: BLE001  a locked database must not end the screen
+            self._problem(error)
+            return
+        running = {task.id for task in view.snapshot.tasks if task.state in model.OPEN}
+        self._progress = {name: live for name, live in self._progress.items() if name in running}
+        self.view = replace(view, live={**view.live, **self._progress})
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw what is on the stack from the view."""
+        for screen in self.screen_stack:
+            if isinstance(screen, (BoardScreen, LogScreen)) and screen.ready:
+                screen.draw()
+
+    def _hear(self, fact: Told) -> None:
+        match fact:
+            case Progressed():
+                self._keep_progress(fact)
+            case Info():
+                self.tell(fact.text)
+            case Problem():
+                self.tell(fact.text, hint=fact.hint, problem=True)
+            case Broke():
+                self.tell(fact.text, hint=fact.hint, problem=True)
+            case Carried():
+                self.board.said(fact.command, pending=False)
+            case RunEnded():
+                self._run_seconds, self.result = fact.seconds, fact.result
+                self._say_end(fact.result)
+            case _:
+                pass
+
+    def _keep_progress(self, fact: Progressed) -> None:
+        known = self.view.live.get(fact.task)
+        attempt = self.view.snapshot.latest_attempt(fact.task)
+        self._progress[fact.task] = Live(
+            attempt=attempt.id if attempt is not None else "",
+            progress=fact.progress,
+            out_size=known.out_size if known is not None else 0,
+            err_size=known.err_size if known is not None else 0,
+            beat=known.beat if known is not None else 0,
+            seen_at=self.now().isoformat(),
+        )
+
+    def _say_end(self, result: RunResult) -> None:
+        if result.outcome == "done":
+            return  # the line on top says it
+        trouble = result.outcome in ("failed", "attention", "held")
+        text = {"gate": "It waits for a yes", "failed": "The run ended"}.get(
+            result.outcome, "The run ended"
+        )
+        self.tell(
+            f"{text}: {result.reason}",
+            problem=trouble,
+            hint=self.view.next.command if trouble else "",
+        )
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Of Textual's own only these; the rest has a key of ours."""
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+        yield SystemCommand("Screenshot", "Save what is seen as SVG", self.deliver_screenshot)
+
+    def finished_text(self) -> str:
+        """What the top line says when nothing is left to do."""
+        tasks = [task for task in self.view.snapshot.tasks if not task.removed]
+        if not tasks or any(task.state not in model.FINISHED for task in tasks):
+            return ""
+        took = f" in {fmt.duration(self._run_seconds)}" if self._run_seconds is not None else ""
+        return f"All {len(tasks)} tasks are done{took}. q leaves."
+
+    # --- saying -----------------------------------------------------------------------------
+
+    def tell(self, text: str, *, hint: str = "", problem: bool = False) -> None:
+        """One line for the person; a problem stays until it is put away."""
+        bar = self.board.query_one("#message", MessageBar)
+        if not problem and bar.has_class("-problem"):
+            return
+        bar.say(text, self.looks, hint=hint, problem=problem)
+
+    def did(self, command: str, *, pending: bool = False) -> None:
+        """Show the command that does the same."""
+        self.board.said(command, pending=pending)
+
+    def _problem(self, error: Exception) -> None:
+        known = explain(error)
+        text, hint = (known.message, known.hint) if known is not None else (str(error), "")
+        self.tell(text or type(error).__name__, hint=hint, problem=True)
+
+    # --- places -----------------------------------------------------------------------------
+
+    def open_log(self, task: str, stream: str | None) -> None:
+        """The log of a task on the whole screen."""
+        self.push_screen(LogScreen(task, stream))
+
+    def open_brief(self) -> None:
+        """The hand-off text."""
+        try:
+            text = self.service.brief()
+        except Exception as error:  # noqa: BLE001  the board must stay usable
+            self._problem(error)
+            return
+        self.push_screen(BriefScreen(text, self.looks))
+
+    def open_help(self) -> None:
+        """All keys."""
+        self.push_screen(HelpScreen(self.looks))
+
+    # --- leaving ----------------------------------------------------------------------------
+
+    def action_leave(self) -> None:
+        """Leave; ask once while this process drives the graph, since nothing new starts then."""
+        if isinstance(self.screen, LeaveScreen) or not self.bridge.engine_runs:
+            self._leave()
+            return
+        self.push_screen(LeaveScreen(self.open_jobs()), lambda yes: self._leave() if yes else None)
+
+    def open_jobs(self) -> list[str]:
+        """What of ours lives on a host right now."""
+        return [task.id for task in self.view.snapshot.tasks if task.state in model.OPEN]
+
+    def _leave(self) -> None:
+        self.bridge.close()
+        self.refresh_view()
+        self.exit(self.exit_code(), message=self.farewell())
+
+    def exit_code(self) -> int:
+        """What the run came to, as every verb tells it."""
+        if self.result is None:
+            return int(Exit.OK) if not self._autorun else int(Exit.STILL_RUNNING)
+        return int(_OUTCOMES.get(self.result.outcome, Exit.OK))
+
+    def farewell(self) -> Text:
+        """What goes on without us, and how to come back."""
+        running = self.open_jobs()
+        if running:
+            names = ", ".join(running[:5]) + (" ..." if len(running) > 5 else "")
+            said = (
+                f"Still running on their hosts: {names}. Nothing new starts until `runbook run` "
+                "or `runbook watch`; come back with `runbook tui`."
+            )
+        elif self.finished_text():
+            said = self.finished_text().removesuffix(" q leaves.")
+        else:
+            said = f"Nothing runs. Next: {self.view.next.command or 'runbook status'}"
+        return fmt.text(said)
+
+
+class LeaveScreen(ConfirmScreen):
+    """Asked while this process drives the graph. A second q leaves."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "answer(True)", "Leave")]
+
+    def __init__(self, running: list[str]) -> None:
+        names = ", ".join(running[:4]) or "no job"
+        super().__init__(
+            "Leave while it runs?",
+            f"The jobs go on ({names}). Nothing new starts until `runbook run` or `runbook watch`.",
+            yes="Leave",
+        )
+
+
+def run_tui(workspace: Path, *, autorun: bool = False, read_only: bool = False) -> int:
+    """Show a workspace until the person leaves; the exit code of what this process ran."""
+    from runbook.service import Service
+
+    def opener() -> ServicePort:
+        return Service.open(workspace)
+
+    app = RunbookApp(
+        opener,
+        crash_file=workspace / ".runbook" / "crash.log",
+        autorun=autorun,
+        read_only=read_only,
+    )
+    try:
+        code = app.run()
+    finally:
+        app.service.close()
+    return app.return_code or 0 if code is None else code

@@ -1,0 +1,162 @@
+"""What the board shows, as data: rows, counts, names. Pure functions over a `View`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from runbook.tui import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from runbook.views import View
+    from state.model import Attempt, HostBinding, Task
+
+RUNNING = frozenset({"active", "starting", "verifying", "draining"})
+OPEN = RUNNING | {"serving", "unhealthy"}
+"""States in which something of ours lives on a host."""
+WAITING = frozenset({"gated"})
+TROUBLE = frozenset({"failed", "unhealthy", "attention", "stale"})
+FINISHED = frozenset({"done", "skipped"})
+RETRIABLE = frozenset({"failed", "attention", "stale", "unhealthy"})
+SKIPPABLE = frozenset({"draft", "blocked", "ready", "gated", "failed", "attention", "stale"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """The head of a phase."""
+
+    title: str
+    finished: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task as the list shows it."""
+
+    task: str
+    title: str
+    state: str
+    word: str
+    aside: str
+    """A percentage while it runs, how long it took afterwards."""
+
+
+Row = PhaseRow | TaskRow
+
+
+def rows(view: View, *, now: datetime, needle: str = "", trouble: bool = False) -> list[Row]:
+    """The rows in position order, under their phases; phases without a match are left out."""
+    phases: dict[str, list[Task]] = {}
+    for task in view.snapshot.tasks:
+        if not task.removed:
+            phases.setdefault(task.phase, []).append(task)
+    out: list[Row] = []
+    for phase, tasks in phases.items():
+        shown = [task for task in tasks if _matches(task, needle, trouble)]
+        if shown:
+            finished = sum(task.state in FINISHED for task in tasks)
+            out.append(PhaseRow(title=phase_title(phase), finished=finished, total=len(tasks)))
+            out.extend(task_row(view, task, now) for task in shown)
+    return out
+
+
+def task_row(view: View, task: Task, now: datetime) -> TaskRow:
+    """One task as the list shows it."""
+    return TaskRow(
+        task=task.id,
+        title=fmt.clean(task.title) or task.id,
+        state=str(task.state),
+        word=word(view, task),
+        aside=_aside(view, task, now),
+    )
+
+
+def word(view: View, task: Task) -> str:
+    """The state in one word; `unreachable` lies over it while nobody can ask the host."""
+    host = host_of(view, task)
+    if host is not None and host.unreachable_since and task.state in OPEN:
+        return "no link"
+    return str(task.state)
+
+
+def host_of(view: View, task: Task) -> HostBinding | None:
+    """The machine a task's role is bound to."""
+    return next((host for host in view.snapshot.hosts if host.role == task.role), None)
+
+
+def phase_title(phase: str) -> str:
+    """`target_server` as `Target server`."""
+    words = fmt.clean(phase).replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def counts(view: View) -> dict[str, int]:
+    """How many tasks are in each state."""
+    found: dict[str, int] = {}
+    for task in view.snapshot.tasks:
+        if not task.removed:
+            found[str(task.state)] = found.get(str(task.state), 0) + 1
+    return found
+
+
+def progress_of(view: View, task: str) -> Mapping[str, Any] | None:
+    """The newest progress line anybody told us of."""
+    live = view.live.get(task)
+    return live.progress if live is not None else None
+
+
+def fraction(progress: Mapping[str, Any] | None) -> float | None:
+    """Done over total, when both are numbers."""
+    if progress is None:
+        return None
+    done, total = progress.get("done"), progress.get("total")
+    if not isinstance(done, (int, float)) or not isinstance(total, (int, float)) or total <= 0:
+        return None
+    return max(0.0, min(1.0, done / total))
+
+
+def took(attempt: Attempt | None, now: datetime) -> float | None:
+    """Seconds an attempt has been running, or ran."""
+    if attempt is None:
+        return None
+    return fmt.between(attempt.started_at or attempt.created_at, attempt.ended_at or now)
+
+
+def first_task(view: View) -> str | None:
+    """Where a cursor that was never moved belongs."""
+    tasks = [task for task in view.snapshot.tasks if not task.removed]
+    for states in (RUNNING, WAITING | TROUBLE):
+        found = next((task.id for task in tasks if task.state in states), None)
+        if found is not None:
+            return found
+    if view.next.task is not None and any(task.id == view.next.task for task in tasks):
+        return view.next.task
+    found = next((task.id for task in tasks if task.state not in FINISHED), None)
+    return found or (tasks[-1].id if tasks else None)
+
+
+def _matches(task: Task, needle: str, trouble: bool) -> bool:
+    if trouble and task.state not in TROUBLE | WAITING:
+        return False
+    wanted = needle.casefold().split()
+    where = f"{task.id} {task.title} {task.step} {task.role or ''} {task.state}".casefold()
+    return all(part in where for part in wanted)
+
+
+def _aside(view: View, task: Task, now: datetime) -> str:
+    if task.state in RUNNING:
+        share = fraction(progress_of(view, task.id))
+        if share is not None:
+            return f"{share:.0%}"
+    if task.state in {"draft", "blocked", "ready", "skipped"}:
+        return ""
+    attempt = view.snapshot.latest_attempt(task.id)
+    if attempt is not None:
+        return fmt.duration(took(attempt, now))
+    if task.state == "gated":
+        return fmt.duration(fmt.between(task.since, now))
+    return ""

@@ -1,0 +1,279 @@
+"""One task, described: what the detail pane shows. Pure; all text passes through `format`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from runbook.tui import board_model as model
+from runbook.tui import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from runbook.tui.glyphs import Glyphs
+    from runbook.tui.metrics import Metrics
+    from runbook.tui.themes import Inks
+    from runbook.views import View
+    from state.model import Attempt, CheckRun, Task
+
+MOST_ATTEMPTS = 4
+MOST_OUT = 12
+TIGHT = 56
+"""Narrower than this, air is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How things are drawn: characters and colours."""
+
+    glyphs: Glyphs
+    inks: Inks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is described, with what is known of it besides the graph."""
+
+    view: View
+    task: Task
+    now: datetime
+    metrics: Metrics | None = None
+    plan: Sequence[str] = ()
+
+
+def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
+    """The detail of a task as one renderable of at most `width` cells."""
+    parts: list[RenderableType] = [_headline(subject, looks)]
+    why = _why(subject, looks)
+    if why is not None:
+        parts.append(why)
+    parts.extend(_progress(subject, looks, width))
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=False)
+    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, lines in _sections(subject, looks):
+        for index, line in enumerate(lines):
+            grid.add_row(Text(label if index == 0 else "", style=looks.inks.muted), line)
+    if grid.row_count:
+        parts.append(Padding(grid, (1, 0, 0, 0)))
+    return Group(*parts)
+
+
+def _headline(subject: Subject, looks: Looks) -> Text:
+    task, view, inks = subject.task, subject.view, looks.inks
+    state = str(task.state)
+    line = Text()
+    line.append(f"{looks.glyphs.state(state)} {state}", inks.state(state) + Style(bold=True))
+    seconds = model.took(view.snapshot.latest_attempt(task.id), subject.now)
+    if task.state in model.OPEN and seconds is not None:
+        line.append(f"  for {fmt.duration(seconds)}", inks.text)
+    elif task.state == "done" and seconds is not None:
+        line.append(f"  in {fmt.duration(seconds)}", inks.text)
+    age = fmt.between(task.since, subject.now)
+    if task.state not in model.OPEN and task.state not in ("draft", "blocked") and age is not None:
+        line.append(f"  {looks.glyphs.dot} {fmt.duration(age)} ago", inks.muted)
+    host = model.host_of(view, task)
+    if host is not None and host.unreachable_since and task.state in model.OPEN:
+        gone = fmt.duration(fmt.between(host.unreachable_since, subject.now))
+        line.append(f"  {looks.glyphs.dot} no link for {gone}: it may well go on", inks.warn)
+    return line
+
+
+def _why(subject: Subject, looks: Looks) -> Text | None:
+    """Why it stands where it stands."""
+    if not subject.task.reason:
+        return None
+    bad = subject.task.state in model.TROUBLE
+    ink = looks.inks.bad if bad else looks.inks.text
+    return fmt.text(subject.task.reason, ink)
+
+
+def _progress(subject: Subject, looks: Looks, width: int) -> Iterator[RenderableType]:
+    metrics = subject.metrics
+    found = model.progress_of(subject.view, subject.task.id)
+    if found is None and metrics is not None and subject.task.state in model.OPEN:
+        found = metrics.latest
+    tight = width < TIGHT
+    if found is not None and subject.task.state in model.OPEN:
+        if not tight:
+            yield Text()
+        share = model.fraction(found)
+        if share is not None:
+            yield _bar(share, found, metrics, looks, width)
+        if found.get("message"):
+            yield fmt.text(found["message"], looks.inks.muted)
+    shown = found if found is not None else metrics.latest if metrics is not None else None
+    values = shown.get("metrics") if shown is not None else None
+    if isinstance(values, dict) and values:
+        yield _figures(values, looks, width)
+    if metrics is not None and len(metrics.loss) > 1:
+        if not tight:
+            yield Text()
+        yield _curve(metrics.loss, looks, width, height=3 if tight else 5)
+
+
+def _bar(
+    share: float,
+    found: object,
+    metrics: Metrics | None,
+    looks: Looks,
+    width: int,
+) -> Text:
+    assert isinstance(found, dict)
+    done, total = fmt.number(found.get("done")), fmt.number(found.get("total"))
+    unit = fmt.clean(found.get("unit") or "")
+    tail = f" {share:>4.0%}"
+    eta = metrics.eta() if metrics is not None else None
+    for more in (
+        f"  {done}/{total} {unit}".rstrip(),
+        f"  {fmt.coarse(eta)} left" if eta is not None and share < 1 else "",
+    ):
+        if len(tail) + len(more) + 8 <= width:
+            tail += more
+    on, off = fmt.bar(share, max(8, min(40, width - len(tail))), ascii_only=looks.glyphs.ascii_only)
+    return Text.assemble((on, looks.inks.busy), (off, looks.inks.faint), (tail, looks.inks.text))
+
+
+def _figures(values: Mapping[str, Any], looks: Looks, width: int) -> Text:
+    """As many metrics as fit on one line."""
+    line = Text()
+    for name, value in values.items():
+        one = Text.assemble(
+            (f"{fmt.clean(name)} ", looks.inks.muted), (fmt.number(value), looks.inks.text)
+        )
+        gap = "   " if line else ""
+        if line.cell_len + len(gap) + one.cell_len > width:
+            break
+        line.append(gap).append_text(one)
+    return line
+
+
+def _curve(loss: Sequence[float], looks: Looks, width: int, *, height: int) -> Text:
+    """The loss over the run so far, its range at the left edge."""
+    high, low = f"{max(loss):.2f}", f"{min(loss):.2f}"
+    edge = max(len(high), len(low), 4)
+    lines = fmt.chart(
+        loss, max(10, min(64, width - edge - 3)), height, ascii_only=looks.glyphs.ascii_only
+    )
+    labels = [high, *[""] * (height - 2), low]
+    labels[1] = "loss"
+    side = "|" if looks.glyphs.ascii_only else "│"
+    drawn = Text()
+    for index, (label, line) in enumerate(zip(labels, lines, strict=True)):
+        drawn.append(f"{label:>{edge}} ", looks.inks.muted)
+        drawn.append(side, looks.inks.faint)
+        drawn.append(line + ("\n" if index < height - 1 else ""), looks.inks.accent)
+    return drawn
+
+
+def _sections(subject: Subject, looks: Looks) -> Iterator[tuple[str, list[Text]]]:
+    task, inks = subject.task, looks.inks
+    yield "step", [_where(subject, looks)]
+    if task.needs:
+        yield "needs", [_needs(subject, looks)]
+    checks = [_check(check, subject, looks) for check in subject.view.snapshot.checks_of(task.id)]
+    if checks:
+        yield "checks", checks
+    attempts = subject.view.snapshot.attempts_of(task.id)[::-1]
+    if attempts:
+        lines = [_attempt(attempt, subject, looks) for attempt in attempts[:MOST_ATTEMPTS]]
+        if len(attempts) > MOST_ATTEMPTS:
+            lines.append(Text(f"and {len(attempts) - MOST_ATTEMPTS} before", style=inks.muted))
+        yield "attempts", lines
+    if task.out:
+        yield (
+            "out",
+            [
+                Text.assemble((f"{fmt.clean(key)}  ", inks.muted), (fmt.value(value), inks.text))
+                for key, value in list(task.out.items())[:MOST_OUT]
+            ],
+        )
+    notes = [note for note in subject.view.snapshot.notes if note.task == task.id]
+    if notes:
+        yield "notes", [fmt.text(f"{note.actor}: {note.text}", inks.text) for note in notes[-3:]]
+    if subject.plan:
+        yield "does", [fmt.text(line, inks.muted) for line in subject.plan]
+
+
+def _where(subject: Subject, looks: Looks) -> Text:
+    task, inks = subject.task, looks.inks
+    line = Text.assemble((fmt.clean(task.step), inks.text))
+    host = model.host_of(subject.view, task)
+    if task.role is None:
+        return line
+    line.append(" on ", inks.muted)
+    line.append(fmt.clean(task.role), inks.text)
+    if host is None:
+        line.append("  not bound to a machine yet", inks.warn)
+        return line
+    where = "this machine" if host.kind == "local" else f"{host.user}@{host.address}:{host.port}"
+    line.append(f"  {fmt.clean(where)}", inks.muted)
+    seen = fmt.between(host.seen_at, subject.now)
+    if seen is not None:
+        line.append(f", seen {fmt.duration(seen)} ago", inks.muted)
+    return line
+
+
+def _needs(subject: Subject, looks: Looks) -> Text:
+    line = Text()
+    for need in subject.task.needs:
+        other = subject.view.snapshot.by_id.get(need.task)
+        state = str(other.state) if other is not None else "blocked"
+        line.append(f"{looks.glyphs.state(state)} ", looks.inks.state(state))
+        line.append(fmt.clean(need.task), looks.inks.text)
+        line.append(" (any end)   " if need.condition == "any" else "   ", looks.inks.muted)
+    line.rstrip()
+    return line
+
+
+def _check(check: CheckRun, subject: Subject, looks: Looks) -> Text:
+    glyphs, inks = looks.glyphs, looks.inks
+    glyph, ink = {
+        "pass": (glyphs.ok, inks.ok),
+        "fail": (glyphs.bad, inks.bad),
+    }.get(check.verdict, (glyphs.unknown, inks.warn))
+    purpose = "" if check.purpose == "done" else f"{check.purpose}: "
+    line = Text.assemble(
+        (f"{glyph} ", ink),
+        (f"{purpose}{fmt.clean(check.name)}", inks.text),
+        (f"  {check.verdict}", ink),
+    )
+    found = ", ".join(f"{fmt.clean(k)} {fmt.value(v)}" for k, v in check.evidence.items())
+    if found:
+        line.append(f"  {found}", inks.muted if check.verdict == "pass" else inks.text)
+    age = fmt.between(check.at, subject.now)
+    if age is not None:
+        line.append(f"  {fmt.duration(age)} ago", inks.faint)
+    return line
+
+
+def _attempt(attempt: Attempt, subject: Subject, looks: Looks) -> Text:
+    inks = looks.inks
+    ended = str(attempt.cls) if attempt.cls is not None else str(attempt.state)
+    good = ended in ("ok", "verified")
+    running = attempt.ended_at is None and attempt.cls is None
+    ink = inks.ok if good else inks.busy if running else inks.bad
+    line = Text.assemble(
+        (f"#{attempt.number} ", inks.muted),
+        (ended.replace("_", " "), ink),
+    )
+    if attempt.exit_code is not None and not good:
+        line.append(f"  exit {attempt.exit_code}", inks.text)
+    if attempt.signal is not None:
+        line.append(f"  signal {attempt.signal}", inks.text)
+    seconds = model.took(attempt, subject.now)
+    if seconds is not None:
+        line.append(f"  {fmt.duration(seconds)}", inks.text)
+    line.append(f"  {fmt.clean(attempt.host)}", inks.muted)
+    started = fmt.parse_time(attempt.started_at or attempt.created_at)
+    if started is not None:
+        line.append(f"  {started:%d %b %H:%M} UTC", inks.faint)
+    return line

@@ -1,0 +1,87 @@
+"""Small questions. They name the object and the consequence, and a plain enter changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from runbook.tui import format as fmt
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Yes or no; no is the default."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape", "answer(False)", "No"),
+        Binding("left,right,h,l", "app.focus_next", "Other"),
+    ]
+
+    def __init__(self, title: str, body: str, *, yes: str) -> None:
+        super().__init__()
+        self._question, self._body, self._yes = title, body, yes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(fmt.text(self._question), id="dialog-title")
+            yield Static(fmt.text(self._body), id="dialog-body")
+            with Horizontal(id="dialog-buttons"):
+                yield Button(Text(f"y  {self._yes}"), id="yes", compact=True)
+                yield Button(Text("n  Leave it"), id="no", compact=True)
+
+    def on_mount(self) -> None:
+        """Enter must be harmless."""
+        self.query_one("#no", Button).focus()
+
+    @on(Button.Pressed)
+    def answer_by_button(self, event: Button.Pressed) -> None:
+        """The button that has the focus answers."""
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        """Answer by key."""
+        self.dismiss(yes)
+
+
+class AskScreen(ModalScreen[str | None]):
+    """One line of text; None when put away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, title: str, body: str, *, hint: str = "", needed: bool = False) -> None:
+        super().__init__()
+        self._question, self._body, self._hint, self._needed = title, body, hint, needed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(fmt.text(self._question), id="dialog-title")
+            yield Static(fmt.text(self._body), id="dialog-body")
+            yield Input(placeholder=self._hint, id="dialog-input", compact=True)
+            yield Static(Text("enter sends · esc leaves everything as it is"), id="dialog-keys")
+
+    def on_mount(self) -> None:
+        """Write at once."""
+        self.query_one(Input).focus()
+
+    @on(Input.Submitted)
+    def send(self, event: Input.Submitted) -> None:
+        """Answer, unless there is nothing where something is needed."""
+        event.stop()
+        answer = event.value.strip()
+        if self._needed and not answer:
+            self.query_one("#dialog-keys", Static).update(Text("A few words are needed here."))
+            return
+        self.dismiss(answer)
+
+    def action_cancel(self) -> None:
+        """Change nothing."""
+        self.dismiss(None)

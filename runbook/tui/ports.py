@@ -1,0 +1,64 @@
+"""What the terminal interface needs of the service. The service matches it structurally."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from runbook.engine.events import Listener
+    from runbook.views import RunResult, View
+
+
+class ServicePort(Protocol):
+    """One open workspace, used by the thread that opened it and by no other."""
+
+    def view(self) -> View:
+        """Everything a screen shows, from one revision."""
+
+    def changed(self) -> bool:
+        """Whether somebody wrote since the last call."""
+
+    def run(
+        self,
+        *,
+        until: str | None = None,
+        only: Collection[str] = (),
+        stop_event: threading.Event | None = None,
+        listen: Listener = ...,
+    ) -> RunResult:
+        """Advance the graph until a gate, a failure or the end. Blocks."""
+
+    def stop(self, task: str) -> Any:
+        """Stop the running attempt of a task and verify that it is gone."""
+
+    def retry(self, task: str) -> Any:
+        """Make a failed task ready for a new attempt."""
+
+    def skip(self, task: str, reason: str) -> Any:
+        """Leave a task out, for a reason."""
+
+    def approve(self, task: str, reason: str) -> Any:
+        """Open a gate, as the person at the keyboard."""
+
+    def note(self, text: str, *, task: str | None = None, decision: bool = False) -> Any:
+        """Write a note, to a task or to the whole runbook."""
+
+    def log_path(self, task: str, stream: str) -> Path | None:
+        """The local copy of a stream of the newest attempt; None when there is none."""
+
+    def brief(self) -> str:
+        """The hand-off text."""
+
+    def plan_task(self, task: str) -> Sequence[str]:
+        """What a task will do, in lines."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+
+
+Opener = Callable[[], ServicePort]
+"""Opens the workspace anew: each thread has its own connection."""

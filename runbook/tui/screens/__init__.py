@@ -1,0 +1,3 @@
+"""The screens of the terminal interface, one file each."""
+
+from __future__ import annotations

@@ -1,0 +1,125 @@
+"""Our two themes, and the inks that drawn text takes from whichever theme is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DARK = Theme(
+    name="runbook-dark",
+    dark=True,
+    primary="#7aa2f7",
+    secondary="#9aa5ce",
+    accent="#c4a2f5",
+    success="#8ecb8a",
+    warning="#e3b26a",
+    error="#f3778d",
+    foreground="#d8dee9",
+    background="#11151c",
+    surface="#171c25",
+    panel="#222a37",
+    variables={"footer-key-foreground": "#7aa2f7", "input-selection-background": "#7aa2f7 35%"},
+)
+LIGHT = Theme(
+    name="runbook-light",
+    dark=False,
+    primary="#2b5fc4",
+    secondary="#56607c",
+    accent="#7a45b8",
+    success="#2a7a3e",
+    warning="#985700",
+    error="#bd2039",
+    foreground="#272b34",
+    background="#fbfaf7",
+    surface="#f2f0ea",
+    panel="#dfdcd3",
+    variables={"footer-key-foreground": "#2b5fc4", "input-selection-background": "#2b5fc4 35%"},
+)
+
+_STATE_INKS = {
+    "ready": "text",
+    "gated": "accent",
+    "active": "busy",
+    "starting": "busy",
+    "verifying": "busy",
+    "draining": "busy",
+    "serving": "ok",
+    "done": "ok",
+    "failed": "bad",
+    "unhealthy": "bad",
+    "stale": "warn",
+    "attention": "warn",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inks:
+    """Styles by meaning. A colour never carries a meaning alone: a glyph and a word go with it."""
+
+    text: Style
+    strong: Style
+    muted: Style
+    faint: Style
+    ok: Style
+    bad: Style
+    warn: Style
+    busy: Style
+    accent: Style
+    cursor: Style
+    """Background of the row under the cursor when its pane has the focus."""
+    cursor_idle: Style
+
+    def state(self, name: str) -> Style:
+        """The ink of a task state."""
+        ink: Style = getattr(self, _STATE_INKS.get(name, "muted"))
+        return ink
+
+
+def inks(variables: Mapping[str, str]) -> Inks:
+    """The inks of a theme, from its resolved variables."""
+    text = _color(variables, "foreground", "#d8dee9")
+    ground = _color(variables, "background", "#11151c")
+    primary = _color(variables, "primary", "#7aa2f7")
+    return Inks(
+        text=_ink(text),
+        strong=_ink(text) + Style(bold=True),
+        muted=_blend(text, ground, 0.38),
+        faint=_blend(text, ground, 0.66),
+        ok=_ink(_color(variables, "success", "#8ecb8a")),
+        bad=_ink(_color(variables, "error", "#f3778d")),
+        warn=_ink(_color(variables, "warning", "#e3b26a")),
+        busy=_ink(primary),
+        accent=_ink(_color(variables, "accent", "#c4a2f5")),
+        cursor=_ground(primary, ground, 0.76),
+        cursor_idle=_ground(text, ground, 0.90),
+    )
+
+
+def _color(variables: Mapping[str, str], name: str, fallback: str) -> Color:
+    try:
+        return Color.parse(variables.get(name, fallback))
+    except ColorParseError:
+        return Color.parse(fallback)
+
+
+def _ink(color: Color) -> Style:
+    return Style(color=color.rich_color)
+
+
+def _blend(color: Color, ground: Color, share: float) -> Style:
+    if color.ansi is not None or ground.ansi is not None:  # the terminal's own palette: no mixing
+        return Style(dim=True)
+    return Style(color=color.blend(ground, share, 1.0).rich_color)
+
+
+def _ground(color: Color, ground: Color, share: float) -> Style:
+    if color.ansi is not None or ground.ansi is not None:
+        return Style(reverse=True)
+    return Style(bgcolor=color.blend(ground, share, 1.0).rich_color)

@@ -1,0 +1,213 @@
+"""The lines around the panes: how far, what next, what was said, the same by command, keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+from rich.text import Text
+from textual.widgets import Static
+
+from runbook.tui import board_model as model
+from runbook.tui import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from textual import events
+
+    from runbook.tui.describe import Looks
+    from runbook.tui.keymap import Key
+    from runbook.views import View
+
+_ORDER = (
+    "done", "skipped", "serving", "active", "starting", "verifying", "draining", "gated", "stale",
+    "attention", "unhealthy", "failed", "ready", "blocked", "draft",
+)  # fmt: skip
+
+
+class Header(Static):
+    """Title, counts, who drives, how old the facts are; below it a ribbon of all tasks."""
+
+    def show(self, view: View, looks: Looks, *, driver: str, age: float | None) -> None:
+        """Redraw from a view."""
+        width = max(20, self.size.width or self.app.size.width)
+        self.update(
+            Text("\n").join([_title(view, looks, driver, age, width), _ribbon(view, looks, width)])
+        )
+
+
+def _title(view: View, looks: Looks, driver: str, age: float | None, width: int) -> Text:
+    inks = looks.inks
+    right = Text()
+    for state, count in _grouped(view):
+        right.append(f"{looks.glyphs.state(state)} ", inks.state(state))
+        right.append(f"{count}  ", inks.text)
+    right.append(driver, inks.muted)
+    if age is not None:
+        old = age > 30
+        right.append(
+            f" {looks.glyphs.dot} facts {fmt.duration(age)} old", inks.warn if old else inks.muted
+        )
+    meta = view.snapshot.meta
+    name = fmt.clean(meta.title or meta.name)
+    left = Text(" ", end="")
+    left.append(fmt.clip(name, max(8, width - right.cell_len - 3)), inks.strong)
+    gap = max(1, width - left.cell_len - right.cell_len - 1)
+    return Text.assemble(left, " " * gap, right)
+
+
+def _grouped(view: View) -> list[tuple[str, int]]:
+    """Counts of what a glance wants: done, running, waiting for you, in trouble."""
+    counts = model.counts(view)
+    groups = (
+        ("done", model.FINISHED),
+        ("active", model.RUNNING),
+        ("serving", frozenset({"serving"})),
+        ("gated", model.WAITING),
+        ("failed", model.TROUBLE),
+        ("blocked", frozenset({"draft", "blocked", "ready"})),
+    )
+    sums = [(glyph, sum(counts.get(state, 0) for state in states)) for glyph, states in groups]
+    return [(glyph, count) for glyph, count in sums if count]
+
+
+def _ribbon(view: View, looks: Looks, width: int) -> Text:
+    """All tasks as one line of colour, in the order of how settled they are."""
+    counts = model.counts(view)
+    total = sum(counts.values())
+    line = Text(" ", end="")
+    if not total:
+        return line
+    room, passed, drawn = width - 2, 0, 0
+    for state in _ORDER:
+        passed += counts.get(state, 0)
+        cells = round(room * passed / total) - drawn
+        drawn += cells
+        settled = state not in ("ready", "blocked", "draft")
+        on, off = ("#", "-") if looks.glyphs.ascii_only else ("━", "─")
+        line.append(
+            (on if settled else off) * cells,
+            looks.inks.state(state) if settled else looks.inks.faint,
+        )
+    return line
+
+
+class NextBar(Static):
+    """The next safe action: the command first, then why."""
+
+    def show(self, view: View, looks: Looks, *, finished: str = "") -> None:
+        """Redraw from a view; `finished` replaces it when all is done."""
+        inks, step = looks.inks, view.next
+        width = max(20, self.size.width or self.app.size.width) - 2
+        if finished:
+            head = Text.assemble(
+                (f" {looks.glyphs.ok} ", inks.ok),
+                (fmt.clip(finished, width - 3), inks.ok + Style(bold=True)),
+            )
+            self.update(Text("\n").join([head, fmt.text(f"   {step.reason}", inks.muted)]))
+            return
+        urgent = step.verb in ("approve", "bind", "supersede", "retry")
+        ink = inks.accent if urgent else inks.busy
+        verb = {"nothing": "Nothing to do", "wait": "Wait"}.get(step.verb, step.verb.capitalize())
+        head = Text.assemble(
+            (f" {looks.glyphs.arrow} ", ink),
+            ("Next  ", inks.muted),
+            (f"{verb}", ink + Style(bold=True)),
+        )
+        if step.task is not None:
+            head.append(f" {fmt.clean(step.task)}", inks.strong)
+        if step.command:
+            head.append(f"   $ {fmt.clean(step.command)}", inks.text)
+        head.truncate(width, overflow="ellipsis")
+        self.update(
+            Text("\n").join(
+                [head, Text("   " + fmt.clip(fmt.clean(step.reason), width - 3), style=inks.muted)]
+            )
+        )
+
+
+class MessageBar(Static):
+    """The last thing said. A problem stays until it was read and put away with escape."""
+
+    def say(self, text: str, looks: Looks, *, hint: str = "", problem: bool = False) -> None:
+        """Show one line, and a second with the next step when there is one."""
+        inks = looks.inks
+        glyph = looks.glyphs.bad if problem else looks.glyphs.dot
+        line = Text.assemble(
+            (f" {glyph} ", inks.bad if problem else inks.muted),
+            (fmt.clean(text), inks.bad if problem else inks.text),
+        )
+        if hint:
+            line.append(f"\n   {fmt.clean(hint)}", inks.text)
+        if problem:
+            line.append("   esc puts this away", inks.faint)
+        self.update(line)
+        self.set_class(True, "-shown")
+        self.set_class(problem, "-problem")
+
+    def clear(self) -> bool:
+        """Put it away; whether there was something."""
+        shown = self.has_class("-shown")
+        self.set_class(False, "-shown", "-problem")
+        return shown
+
+
+class CommandBar(Static):
+    """The command that does what the key does."""
+
+    def show(self, command: str, looks: Looks, *, done: bool = False) -> None:
+        """`done` marks what was just carried out."""
+        mark = looks.glyphs.ok if done else "$"
+        self.update(
+            Text.assemble(
+                (f" {mark} ", looks.inks.ok if done else looks.inks.faint),
+                (fmt.clean(command), looks.inks.muted),
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        )
+
+
+class KeyBar(Static):
+    """The keys that work right now. A click is the same as the key."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._spans: list[tuple[int, int, str]] = []
+
+    def show(self, keys: Sequence[Key], looks: Looks) -> None:
+        """Redraw with these keys, as many as fit."""
+        width = max(20, self.size.width or self.app.size.width)
+        line = Text(" ", no_wrap=True, end="")
+        self._spans = []
+        for key in keys:
+            start = line.cell_len
+            if start + len(key.shown) + len(key.label) + 2 > width:
+                break
+            line.append(key.shown, looks.inks.busy + Style(bold=True))
+            line.append(f" {key.label}", looks.inks.muted)
+            self._spans.append((start, line.cell_len, key.action))
+            line.append("   " if width >= 100 else "  ")
+        self.update(line)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key under the pointer does."""
+        for start, end, action in self._spans:
+            if start <= event.x < end:
+                await self.screen.run_action(action)
+
+
+def facts_age(view: View, now: datetime) -> float | None:
+    """Seconds since the oldest of the newest observations of what runs; None when nothing runs."""
+    ages = []
+    for task in view.snapshot.tasks:
+        if task.state in model.OPEN:
+            live = view.live.get(task.id)
+            host = model.host_of(view, task)
+            seen = live.seen_at if live is not None else host.seen_at if host is not None else None
+            age = fmt.between(seen, now)
+            if age is not None:
+                ages.append(age)
+    return max(ages, default=None)

@@ -1,0 +1,134 @@
+"""The output of an attempt, straight from its file: only visible lines are read and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from runbook.tui import format as fmt
+from runbook.tui.logfile import LogFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runbook.tui.describe import Looks
+
+
+class LogView(ScrollView, can_focus=True, inherit_bindings=False):
+    """Follows the end of a file until somebody scrolls up."""
+
+    DEFAULT_CSS = "LogView { scrollbar-size-vertical: 1; overflow-x: hidden; }"
+
+    @dataclass
+    class FollowChanged(Message):
+        """Following began or ended."""
+
+        follow: bool
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.file = LogFile(None)
+        self.follow = True
+        self.shift = 0
+        """First column shown; long lines are moved, not wrapped."""
+        self._looks: Looks | None = None
+        self._drawn: dict[int, str] = {}
+        self.placeholder = ""
+
+    def show(self, path: Path | None, looks: Looks, *, placeholder: str = "No output yet") -> None:
+        """Show another file, from its end."""
+        self._looks, self.placeholder = looks, placeholder
+        if path == self.file.path:
+            self.refresh()
+            return
+        self.file.close()
+        self.file = LogFile(path)
+        self._drawn.clear()
+        self.shift = 0
+        self.virtual_size = Size(0, 0)
+        self.set_follow(True)
+        self.poll()
+        self.refresh()
+
+    def poll(self) -> bool:
+        """Look whether the file grew; cheap enough for every tick."""
+        generation, lines = self.file.generation, self.file.line_count
+        if not self.file.poll() and generation == self.file.generation:
+            return False
+        if generation != self.file.generation:
+            self._drawn.clear()
+        self._drawn.pop(lines - 1, None)  # an unfinished last line has grown
+        self.virtual_size = Size(0, self.file.line_count)
+        if self.follow:
+            self.scroll_end(animate=False, force=True, immediate=True)
+        self.refresh()
+        return True
+
+    def set_follow(self, follow: bool) -> None:
+        """Follow the end, or stay."""
+        if follow:
+            self.scroll_end(animate=False, force=True, immediate=True)
+        if follow != self.follow:
+            self.follow = follow
+            self.post_message(self.FollowChanged(follow))
+
+    def move(self, step: int) -> None:
+        """Lines up or down."""
+        self.scroll_relative(y=step, animate=False, force=True, immediate=True)
+
+    def move_page(self, step: int) -> None:
+        """A page up or down."""
+        self.move(step * max(1, self.size.height - 1))
+
+    def move_top(self) -> None:
+        """The first line."""
+        self.scroll_to(y=0, animate=False, force=True, immediate=True)
+
+    def move_bottom(self) -> None:
+        """The last line, and follow."""
+        self.set_follow(True)
+
+    def pan(self, step: int) -> None:
+        """Show columns further right or left."""
+        self.shift = max(0, self.shift + step * 20)
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Scrolling up ends following; only growth and a resize may move the end away."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < old_value and new_value < self.max_scroll_y:
+            self.set_follow(False)
+
+    def on_resize(self) -> None:
+        """Stay at the end when following."""
+        if self.follow:
+            self.scroll_end(animate=False, force=True, immediate=True)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the file."""
+        width = self.size.width
+        if self._looks is None:
+            return Strip.blank(width, self.rich_style)
+        count = self.file.line_count
+        if count == 0:
+            line = self.placeholder if y == 0 else ""
+            strip = Strip([Segment(fmt.clip(f" {line}", width), self._looks.inks.faint)])
+        else:
+            line = self._line(self.scroll_offset.y + y)
+            shown = fmt.clip(line[self.shift :], width - 1)
+            strip = Strip([Segment(f" {shown}", self._looks.inks.text)])
+        return strip.adjust_cell_length(width).apply_style(self.rich_style)
+
+    def _line(self, number: int) -> str:
+        known = self._drawn.get(number)
+        if known is None:
+            if len(self._drawn) > 4096:
+                self._drawn.clear()
+            known = self._drawn[number] = fmt.clean(self.file.line(number).expandtabs(4))
+        return known

@@ -1,0 +1,420 @@
+"""A workspace in memory, made of real state records, that the terminal interface can be driven on.
+
+`World` is the database: every `FakeService` opened on it sees the same graph, from any thread, and
+`changed()` answers as `PRAGMA data_version` does. What was asked is kept in `calls`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from runbook.engine.events import Listener, Progressed, TaskMoved
+from runbook.errors import RunbookError
+from runbook.views import Live, NextAction, RunResult, View
+from state.model import (
+    Attempt,
+    AttemptState,
+    CheckRun,
+    FailureClass,
+    HostBinding,
+    Meta,
+    Need,
+    Note,
+    Snapshot,
+    Task,
+    TaskKind,
+    TaskState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+NOW = datetime(2026, 3, 14, 12, 0, 0, tzinfo=UTC)
+
+
+def ago(seconds: float) -> str:
+    """A time before the frozen now."""
+    return (NOW - timedelta(seconds=seconds)).isoformat()
+
+
+def make_task(
+    name: str,
+    title: str = "",
+    *,
+    phase: str = "prepare",
+    state: str = "ready",
+    needs: Sequence[str] = (),
+    step: str = "shell",
+    role: str | None = "gpu",
+    reason: str = "",
+    out: dict[str, Any] | None = None,
+    since: float = 60,
+    kind: str = "once",
+) -> Task:
+    """A task with defaults."""
+    return Task(
+        id=name,
+        title=title or name,
+        phase=phase,
+        step=step,
+        kind=TaskKind(kind),
+        role=role,
+        needs=tuple(Need(task=need) for need in needs),
+        definition={},
+        definition_hash="d0",
+        position=0,
+        resources=(),
+        state=TaskState(state),
+        reason=reason,
+        out=out or {},
+        since=ago(since),
+        removed=False,
+        began_hash=None,
+    )
+
+
+def make_attempt(
+    task: str,
+    number: int = 1,
+    *,
+    state: str = "verified",
+    cls: str | None = "ok",
+    exit_code: int | None = 0,
+    started: float = 300,
+    ended: float | None = 60,
+    host: str = "gpu",
+) -> Attempt:
+    """An attempt with defaults; times are seconds before the frozen now."""
+    return Attempt(
+        id=f"{task}-{number}",
+        task=task,
+        number=number,
+        generation=number,
+        host=host,
+        epoch="e1",
+        state=AttemptState(state),
+        cls=FailureClass(cls) if cls is not None else None,
+        exit_code=exit_code,
+        signal=None,
+        created_at=ago(started + 1),
+        started_at=ago(started),
+        ended_at=None if ended is None else ago(ended),
+        superseded_by=None,
+        definition_hash="d0",
+        detail={},
+        evidence={},
+    )
+
+
+def live_attempt(task: str, number: int = 1, *, started: float) -> Attempt:
+    """An attempt that runs."""
+    return make_attempt(
+        task, number, state="running", cls=None, exit_code=None, started=started, ended=None
+    )
+
+
+def make_check(
+    task: str, name: str, verdict: str, evidence: dict[str, Any], *, purpose: str = "done"
+) -> CheckRun:
+    """A check with its verdict."""
+    return CheckRun(
+        id=f"{task}-{name}",
+        task=task,
+        attempt=None,
+        purpose=purpose,  # type: ignore[arg-type]
+        name=name,
+        spec={},
+        verdict=verdict,  # type: ignore[arg-type]
+        evidence=evidence,
+        at=ago(55),
+        epoch="e1",
+    )
+
+
+class World:
+    """The shared graph."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.version = 0
+        self.calls: list[tuple[Any, ...]] = []
+        self.live: dict[str, Live] = {}
+        self.next = NextAction(verb="run", task=None, command="runbook run", reason="")
+        self.engine: str | None = None
+        self.error: Exception | None = None
+        self.script: Callable[[World, threading.Event, Listener], RunResult] | None = None
+        self.snapshot = Snapshot(
+            revision=1,
+            meta=Meta(
+                workspace_id="w1",
+                name="fake",
+                title="A fake runbook",
+                goal="",
+                runbook_hash="h",
+                runbook_path="runbook.yaml",
+                schema_version=1,
+            ),
+            tasks=(),
+            attempts=(),
+            checks=(),
+            hosts=(),
+            notes=(),
+            artifacts=(),
+            leases=(),
+        )
+
+    def open(self) -> FakeService:
+        """Another connection."""
+        return FakeService(self)
+
+    def change(self, **fields: Any) -> None:
+        """Another revision."""
+        with self.lock:
+            self.version += 1
+            self.snapshot = replace(self.snapshot, revision=self.snapshot.revision + 1, **fields)
+
+    def move(self, name: str, state: str, reason: str = "") -> None:
+        """Another state for a task."""
+        with self.lock:
+            self.change(
+                tasks=tuple(
+                    replace(task, state=TaskState(state), reason=reason, since=ago(0))
+                    if task.id == name
+                    else task
+                    for task in self.snapshot.tasks
+                )
+            )
+
+    def state(self, name: str) -> str:
+        """The state of a task."""
+        with self.lock:
+            return str(self.snapshot.task(name).state)
+
+    def write_log(self, task: str, stream: str, data: bytes, *, append: bool = False) -> Path:
+        """Output of the newest attempt of a task."""
+        path = self.folder / f"{task}.{stream}.log"
+        with path.open("ab" if append else "wb") as file:
+            file.write(data)
+        return path
+
+
+class FakeService:
+    """The service over a `World`; bound to the thread that opened it, as SQLite is."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen = world.version
+        self._thread = threading.get_ident()
+
+    def _mine(self) -> World:
+        assert threading.get_ident() == self._thread, "used by another thread than opened it"
+        return self._world
+
+    def view(self) -> View:
+        world = self._mine()
+        with world.lock:
+            return View(
+                snapshot=world.snapshot,
+                next=world.next,
+                live=dict(world.live),
+                engine=world.engine,
+            )
+
+    def changed(self) -> bool:
+        world = self._mine()
+        moved, self._seen = world.version != self._seen, world.version
+        return moved
+
+    def run(
+        self,
+        *,
+        until: str | None = None,
+        only: Collection[str] = (),
+        stop_event: threading.Event | None = None,
+        listen: Listener = lambda _event: None,
+    ) -> RunResult:
+        world = self._mine()
+        world.calls.append(("run", until, tuple(only)))
+        assert stop_event is not None
+        if world.script is not None:
+            return world.script(world, stop_event, listen)
+        return RunResult(outcome="done", reason="nothing was left to do")
+
+    def _act(self, *call: Any) -> World:
+        world = self._mine()
+        world.calls.append(call)
+        if world.error is not None:
+            raise world.error
+        return world
+
+    def stop(self, task: str) -> None:
+        self._act("stop", task).move(task, "failed", "stopped by a person")
+
+    def retry(self, task: str) -> None:
+        self._act("retry", task).move(task, "ready")
+
+    def skip(self, task: str, reason: str) -> None:
+        self._act("skip", task, reason).move(task, "skipped", reason)
+
+    def approve(self, task: str, reason: str) -> None:
+        self._act("approve", task, reason).move(task, "done", reason)
+
+    def note(self, text: str, *, task: str | None = None, decision: bool = False) -> None:
+        world = self._act("note", text, task, decision)
+        note = Note(id="n", at=ago(0), actor="me", task=task, text=text, decision=decision)
+        world.change(notes=(*world.snapshot.notes, note))
+
+    def log_path(self, task: str, stream: str) -> Path | None:
+        path = self._mine().folder / f"{task}.{stream}.log"
+        return path if path.exists() else None
+
+    def brief(self) -> str:
+        self._mine()
+        return "# Brief\nrevision 1\n[/] is no markup here\n"
+
+    def plan_task(self, task: str) -> tuple[str, ...]:
+        self._mine()
+        return (f"runs /bin/true for {task}",)
+
+    def close(self) -> None:
+        self._mine()
+
+
+def broken() -> RunbookError:
+    """An error as the service raises them."""
+    return RunbookError("cannot retry train: its attempt still runs", hint="runbook stop train")
+
+
+def example(folder: Path) -> World:
+    """A drafter runbook in mid-run: done, serving, running with metrics, failed, gated, waiting."""
+    world = World(folder)
+    tasks = (
+        make_task("rent", "Rent the box", phase="host", state="done", step="manual", role=None),
+        make_task("probe", "Look at the host", phase="host", state="done", step="probe"),
+        make_task("venv-serve", "Serving environment", phase="environments", state="done",
+                  step="venv", needs=["probe"]),
+        make_task("venv-train", "Training environment", phase="environments", state="done",
+                  step="venv", needs=["probe"]),
+        make_task("weights", "Fetch the target", phase="environments", state="done", step="fetch",
+                  needs=["probe"], out={"path": "/work/target", "bytes": 54_100_200_300}),
+        make_task("serve", "Serve the target", phase="data", state="serving", step="serve",
+                  needs=["venv-serve", "weights"], kind="service", since=5000),
+        make_task("smoke", "Smoke test the server", phase="data", state="failed", step="shell",
+                  needs=["serve"], since=610,
+                  reason="check http_generate failed: the answer was empty"),
+        make_task("generate", "Generate completions", phase="data", state="done", step="generate",
+                  needs=["serve"]),
+        make_task("audit", "Audit the completions", phase="data", state="gated", step="audit",
+                  needs=["generate"], reason="look at 20 samples, then approve", since=200),
+        make_task("tokenize", "Tokenize", phase="data", state="done", step="tokenize",
+                  needs=["generate"]),
+        make_task("train", "Train the drafter", phase="drafter", state="active", step="train",
+                  needs=["tokenize", "venv-train"], since=4321),
+        make_task("eval", "Acceptance length", phase="drafter", state="blocked", step="eval",
+                  needs=["train"], reason="waits for train"),
+        make_task("export", "Export to the published layout", phase="drafter", state="blocked",
+                  step="export", needs=["eval", "audit"], reason="waits for eval, audit"),
+        make_task("push", "Push the artifact", phase="drafter", state="blocked", step="artifact",
+                  needs=["export"], reason="waits for export"),
+    )  # fmt: skip
+    progress = {
+        "v": 1, "kind": "step", "done": 620, "total": 1000, "unit": "steps", "message": "",
+        "metrics": {"loss": 2.3142, "lr": 0.0003, "tokens_per_s": 12450}, "t": 0,
+    }  # fmt: skip
+    world.change(
+        tasks=tuple(replace(task, position=i) for i, task in enumerate(tasks)),
+        attempts=(
+            make_attempt("probe", started=9000, ended=8996),
+            make_attempt("venv-serve", started=8990, ended=8700),
+            make_attempt("venv-train", started=8990, ended=8610),
+            make_attempt("weights", started=8990, ended=7000),
+            live_attempt("serve", started=5060),
+            make_attempt("smoke", 1, state="exited", cls="exit", exit_code=3,
+                         started=700, ended=640),
+            make_attempt("smoke", 2, state="check_failed", cls="check_failed",
+                         started=630, ended=611),
+            make_attempt("generate", started=6000, ended=4800),
+            make_attempt("tokenize", started=4780, ended=4700),
+            make_attempt("train", 1, state="exited", cls="oom", exit_code=1,
+                         started=4600, ended=4400),
+            live_attempt("train", 2, started=4321),
+        ),
+        checks=(
+            make_check("smoke", "port", "pass", {"port": 30000}),
+            make_check("smoke", "http_generate", "fail", {"text": "", "ids": 0, "seconds": 0.42}),
+            make_check("weights", "manifest", "pass", {"files": 17, "bytes": 54_100_200_300}),
+            make_check("weights", "free_space", "unknown", {"error": "timed out after 60 s"}),
+        ),
+        hosts=(
+            HostBinding(role="gpu", kind="ssh", address="203.0.113.7", user="root", port=40022,
+                        root="/root/rb", work="/work", seen_at=ago(3)),
+        ),
+        meta=replace(world.snapshot.meta, name="qwen3.6-27b-dflash", title="Qwen3.6-27B drafter"),
+    )  # fmt: skip
+    world.live["train"] = Live(
+        attempt="train-2", progress=progress, out_size=1, err_size=0, beat=9, seen_at=ago(3)
+    )
+    world.next = NextAction(
+        verb="approve",
+        task="audit",
+        command="runbook gate audit --approve",
+        reason="audit waits for a person; train goes on meanwhile",
+    )
+    world.write_log("train", "out", training_log(620))
+    world.write_log("train", "err", b"")
+    world.write_log("train", "progress", progress_lines(620))
+    world.write_log("smoke", "err", b"curl: (52) Empty reply from server\n")
+    return world
+
+
+def training_log(steps: int) -> bytes:
+    """Output as a training run writes it."""
+    return b"".join(
+        f"step {n:>5}  loss {loss(n):.4f}  lr 3.0e-04  12,4{n % 100:02d} tok/s\n".encode()
+        for n in range(1, steps + 1)
+    )
+
+
+def progress_lines(steps: int) -> bytes:
+    """Progress lines with a loss that falls."""
+    return b"".join(
+        json.dumps(
+            {"v": 1, "kind": "step", "done": n, "total": 1000, "unit": "steps", "message": "",
+             "metrics": {"loss": loss(n), "lr": 0.0003}, "t": 1000.0 + n * 6}
+        ).encode() + b"\n"
+        for n in range(1, steps + 1)
+    )  # fmt: skip
+
+
+def loss(step: int) -> float:
+    """A curve like a real one: steep, then flat, with a wobble that repeats exactly."""
+    return 2.1 + 8.0 / (1 + step / 40) + 0.25 * ((step * 7919) % 13 - 6) / 6 / (1 + step / 200)
+
+
+def one_task_run(name: str, *, steps: int = 3) -> Callable[..., RunResult]:
+    """A run that advances one task and ends when told to stop or when `steps` are told."""
+
+    def script(world: World, stop: threading.Event, listen: Listener) -> RunResult:
+        world.move(name, "active")
+        listen(TaskMoved(task=name, state="active", reason=""))
+        for done in range(1, steps + 1):
+            listen(Progressed(task=name, progress={"done": done, "total": steps, "unit": "rows"}))
+            if stop.is_set():
+                return RunResult(outcome="interrupted", reason="stopped by the person")
+        world.move(name, "done")
+        listen(TaskMoved(task=name, state="done", reason=""))
+        return RunResult(outcome="done", reason=f"{name} is done", started=(name,))
+
+    return script
+
+
+def run_until_stopped(world: World, stop: threading.Event, listen: Listener) -> RunResult:
+    """A run that goes on until it is asked to end."""
+    stop.wait(30)
+    return RunResult(outcome="interrupted", reason="stopped by the person")
