@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from state.model import TaskKind, TaskState
 from state.transitions import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from state.model import Need, Snapshot, Task
 
@@ -40,7 +41,7 @@ STUCK = frozenset({TaskState.FAILED, TaskState.STALE, TaskState.ATTENTION, TaskS
 ENDED = frozenset({TaskState.DONE, TaskState.FAILED, TaskState.SKIPPED})
 
 
-def find_cycle(defs: Iterable[Node]) -> list[str] | None:
+def find_cycle(defs: Sequence[Node]) -> list[str] | None:
     """A cycle as `[a, b, a]`, or None. Needs that name no task are left to the loader."""
     nodes = {node.id: node for node in defs}
     finished: set[str] = set()
@@ -64,24 +65,26 @@ def find_cycle(defs: Iterable[Node]) -> list[str] | None:
     return None
 
 
-def topological(defs: Iterable[Node]) -> list[str]:
+def topological(defs: Sequence[Node]) -> list[str]:
     """Every task after what it needs; among equals the order of the file."""
-    nodes = sorted(defs, key=lambda node: (node.position, node.id))
-    known = {node.id for node in nodes}
+    nodes = {node.id: node for node in defs}
+    waits = {node.id: {need.task for need in node.needs if need.task in nodes} for node in defs}
+    followers: defaultdict[str, list[Node]] = defaultdict(list)
+    for name, needs in waits.items():
+        for need in needs:
+            followers[need].append(nodes[name])
+    free = [(node.position, node.id) for node in defs if not waits[node.id]]
+    heapify(free)
     order: list[str] = []
-    placed: set[str] = set()
-    waiting = nodes
-    while waiting:
-        later: list[Node] = []
-        for node in waiting:
-            if all(need.task in placed or need.task not in known for need in node.needs):
-                order.append(node.id)
-                placed.add(node.id)
-            else:
-                later.append(node)
-        if len(later) == len(waiting):
-            raise ValueError(f"the graph has a cycle: {find_cycle(later)}")
-        waiting = later
+    while free:
+        _, name = heappop(free)
+        order.append(name)
+        for node in followers[name]:
+            waits[node.id].discard(name)
+            if not waits[node.id]:
+                heappush(free, (node.position, node.id))
+    if len(order) < len(nodes):
+        raise ValueError(f"the graph has a cycle: {find_cycle(defs)}")
     return order
 
 
