@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, field_validator
 
 from runbook.steps.base import Json, Outcome, Step, StepArgs, StepContext, StepPlan
+from runbook.units import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ class Artifact(Step[ArtifactArgs]):
             except OSError as error:
                 where = error.filename or top
                 said = f"{where}: {error.strerror or error}; nothing half-written was kept"
-                return Outcome(ok=False, message=said)
+                return _refused(said)
 
         return StepPlan(
             summary=tuple(f"keep {one.path} as {top / one.name}" for one in args.files),
@@ -98,24 +99,21 @@ def store_folder(url: str) -> Path:
 
 def deliver(args: ArtifactArgs, top: Path, ctx: StepContext) -> Outcome:
     """Copy everything, then write the manifest that lists it."""
-    kept: list[dict[str, Json]] = []
+    wanted: dict[str, Path] = {}
     for source in args.files:
         found = list(_files(Path(source.path), source.name))
         if not found:
-            return Outcome(
-                ok=False, message=f"{source.path}: no file there; run the task before it"
-            )
+            return _refused(f"{source.path}: no file there; run the task that makes it")
         for path, name in found:
-            size, digest = _keep(path, top / name)
-            kept.append({"path": name, "size": size, "sha256": digest})
-            ctx.log(f"kept {name} ({size} bytes)")
-    kept.sort(key=lambda one: str(one["path"]))
-    names = [str(one["path"]) for one in kept]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        return Outcome(ok=False, message=f"two files want the name {twice} in the store")
-    text = json.dumps({"files": kept}, indent=1) + "\n"
-    _write(top / MANIFEST, text.encode())
+            if name in wanted:
+                return _refused(f"{wanted[name]} and {path} both want the name {name}; rename one")
+            wanted[name] = path
+    kept: list[dict[str, Json]] = []
+    for name, path in sorted(wanted.items()):
+        size, digest = _keep(path, top / name)
+        kept.append({"path": name, "size": size, "sha256": digest})
+        ctx.log(f"kept {name} ({show_bytes(size)})")
+    _write(top / MANIFEST, (json.dumps({"files": kept}, indent=1) + "\n").encode())
     artifacts = [
         {"uri": (top / str(one["path"])).as_uri(), "size": one["size"], "sha256": one["sha256"]}
         for one in kept
@@ -126,6 +124,10 @@ def deliver(args: ArtifactArgs, top: Path, ctx: StepContext) -> Outcome:
         evidence={"artifacts": artifacts},
         message=f"{len(kept)} files kept in {top}",
     )
+
+
+def _refused(message: str) -> Outcome:
+    return Outcome(ok=False, message=message)
 
 
 def _files(path: Path, name: str) -> Iterator[tuple[Path, str]]:

@@ -46,7 +46,7 @@ class Audit(Step[AuditArgs]):
                 *flag("--completions", args.completions),
                 *flag("--tokenized", args.tokenized),
                 *flag("--tokenizer", args.tokenizer),
-                *flags("--gate", (f"{key}={value:g}" for key, value in args.gates.items())),
+                *flags("--gate", (f"{key}={value:.12g}" for key, value in args.gates.items())),
                 *flag("--report", args.report),
             ),
         )

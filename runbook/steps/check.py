@@ -17,6 +17,10 @@ class CheckDrafterArgs(DflashArgs):
     drafter: Annotated[str, Field(description="The exported drafter's folder.")]
     target: Annotated[str, Field(description="The target's folder.")]
     out: Annotated[str, Field(description="The report, a JSON file.")]
+    official_python: Annotated[
+        str, Field(description="Interpreter with the official dflash package, to compare with.")
+    ] = ""
+    device: Annotated[str, Field(description="cpu, cuda, cuda:1.")] = ""
 
 
 class CheckDrafter(Step[CheckDrafterArgs]):
@@ -34,11 +38,13 @@ class CheckDrafter(Step[CheckDrafterArgs]):
                 *flag("--drafter", args.drafter),
                 *flag("--target", args.target),
                 *flag("--out", args.out),
+                *flag("--official-python", args.official_python),
+                *flag("--device", args.device),
             ),
         )
         return StepPlan(
             summary=told(job, ctx),
             job=job,
-            done_when=(checks.json_metric(args.out, "ok", equals=True),),
+            done_when=(checks.json_metric(args.out, "verdict", equals="pass"),),
             out={"report": args.out},
         )

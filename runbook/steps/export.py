@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,8 +14,11 @@ from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
 class ExportArgs(DflashArgs):
     """Checkpoint in, drafter folder out."""
 
-    checkpoint: Annotated[str, Field(description="A checkpoint of `train`.")]
+    checkpoint: Annotated[str, Field(description="A checkpoint of `train`, or its folder of them.")]
     out: Annotated[str, Field(description="The drafter's folder.")]
+    dtype: Annotated[
+        Literal["bfloat16", "float32"] | None, Field(description="Type of the weights.")
+    ] = None
 
 
 class Export(Step[ExportArgs]):
@@ -25,14 +28,16 @@ class Export(Step[ExportArgs]):
     Args = ExportArgs
 
     def plan(self, args: ExportArgs, ctx: StepContext) -> StepPlan:
-        words = ("export", *flag("--checkpoint", args.checkpoint), *flag("--out", args.out))
+        words = (
+            "export",
+            *flag("--checkpoint", args.checkpoint),
+            *flag("--out", args.out),
+            *flag("--dtype", args.dtype),
+        )
         job = dflash_job(args, ctx, words)
         return StepPlan(
             summary=told(job, ctx),
             job=job,
-            done_when=(
-                checks.file(f"{args.out}/config.json"),
-                checks.file(f"{args.out}/model.safetensors"),
-            ),
+            done_when=(checks.manifest(f"{args.out}/manifest.json"),),
             out={"path": args.out},
         )

@@ -66,9 +66,10 @@ def _missing(args: ProbeArgs, facts: Mapping[str, Json]) -> list[str]:
     problems: list[str] = []
     memory = usable_memory(facts)
     if args.min_memory is not None and (memory is None or memory < args.min_memory):
+        found = "an unknown amount" if memory is None else show_bytes(memory)
         problems.append(
-            f"processes may use {show_bytes(memory or 0)} of memory, "
-            f"{show_bytes(args.min_memory)} are needed: raise the limit or take a larger host"
+            f"processes may use {found} of memory, {show_bytes(args.min_memory)} are needed: "
+            f"raise the limit or take a larger host"
         )
     counts = {"cpus": facts.get("cpu", {}).get("usable"), "gpus": len(facts.get("gpus") or ())}
     for wanted, what in ((args.min_cpus, "cpus"), (args.min_gpus, "gpus")):

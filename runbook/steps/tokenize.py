@@ -34,7 +34,7 @@ class Tokenize(Step[TokenizeArgs]):
     Args = TokenizeArgs
 
     def plan(self, args: TokenizeArgs, ctx: StepContext) -> StepPlan:
-        split = ",".join(f"{name}={share:g}" for name, share in args.split.items())
+        split = ",".join(f"{name}={share:.12g}" for name, share in args.split.items())
         job = dflash_job(
             args,
             ctx,
