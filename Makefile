@@ -1,0 +1,50 @@
+# Two commands: `make demo` and `make test`. Each sets up all it needs and may be repeated.
+#
+#   TORCH_INDEX=URL   where to find CPU builds of torch; without it pip takes its default, which on
+#                     most Linux machines is a CUDA build of several gigabytes
+#   ENGINE=transformers   `make demo` with `transformers serve` instead of SGLang
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+ENGINE ?= sglang
+ENVS := $(CURDIR)/.envs
+VENV_PY := remote/payloads/venv.py
+LOCKS := runbook/locks
+export OMP_NUM_THREADS := 1
+
+.PHONY: help demo test check soak clean python system dev operator serve
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: operator  ## the whole pipeline on this machine, in ./demo
+	@ENVS=$(ENVS) ENGINE=$(ENGINE) TORCH_INDEX=$(TORCH_INDEX) sh scripts/demo.sh
+
+test: dev serve system check  ## set up, then lint, types, import contracts, and all tests
+	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest $(PYTEST_ARGS)
+
+check: dev  ## format, lint, types, import contracts
+	$(ENVS)/dev/bin/ruff format --check -q .
+	$(ENVS)/dev/bin/ruff check -q .
+	$(ENVS)/dev/bin/mypy
+	$(ENVS)/dev/bin/lint-imports
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "runbook needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make demo PYTHON=python3.12" >&2; exit 2; }
+
+operator: python  ## the operator's environment, without torch
+	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/operator --lock $(LOCKS)/operator.lock --imports click,textual,paramiko
+	@$(ENVS)/operator/bin/python scripts/install_here.py
+
+dev: python  ## the environment of the tests
+	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/dev --lock $(LOCKS)/dev.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --imports torch,transformers,pyarrow,textual,pytest
+	@$(ENVS)/dev/bin/python scripts/install_here.py
+
+serve: python  ## the environment of SGLang on a CPU
+	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/serve --lock $(LOCKS)/serve-cpu.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --plugin runbook/serving/cpu_platform --imports torch,transformers,sglang
+
+system:  ## Debian packages that the tests need
+	@sh scripts/system_packages.sh
+
+clean:  ## remove environments and the demo's workspace
+	rm -rf .envs demo
