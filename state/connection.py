@@ -61,12 +61,12 @@ def _operational(path: Path, error: sqlite3.OperationalError) -> Exception:
     return error
 
 
-def connect(path: Path, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
+def connect(path: Path, *, busy_seconds: float | None = None) -> sqlite3.Connection:
     """A connection in autocommit: transactions begin only where `immediate` says so."""
     with explained(path):
         conn = sqlite3.connect(
             path,
-            timeout=busy_seconds,
+            timeout=BUSY_SECONDS if busy_seconds is None else busy_seconds,
             isolation_level=None,
             check_same_thread=False,  # closed by the thread that closes the store; used by one
         )

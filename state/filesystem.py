@@ -23,6 +23,9 @@ NETWORK = frozenset(
 )
 
 
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # the root of a rootless container: a local disk
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
     """One line of the mount table."""
@@ -62,5 +65,5 @@ def refuse_network(path: Path, mounts: Iterable[Mount] | None = None) -> None:
     mount = mount_of(absolute, read_mounts() if mounts is None else mounts)
     if mount is None:
         return
-    if mount.kind in NETWORK or mount.kind.startswith("fuse."):
+    if mount.kind in NETWORK or (mount.kind.startswith("fuse.") and mount.kind not in LOCAL_FUSE):
         raise NetworkFileSystem(str(absolute), mount.point, mount.kind)

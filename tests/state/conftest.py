@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.state.builders import Clock
 
 from state import open_store
+from tests.state.builders import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

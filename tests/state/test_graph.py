@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.state.builders import graph, load, state_of, task_def
 
 from state import StateError, TaskState, UnknownTask
 from state.graph import descendants, find_cycle, ready, topological
+from tests.state.builders import graph, load, state_of, task_def
 
 if TYPE_CHECKING:
     from state import Store

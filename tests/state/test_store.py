@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.state.builders import graph, load, state_of
 
 from state import (
     AttemptState,
@@ -26,6 +25,7 @@ from state import (
     open_store,
 )
 from state.doctor import examine
+from tests.state.builders import graph, load, state_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,19 +125,29 @@ def test_a_removed_task_keeps_its_history_and_can_come_back(store: Store) -> Non
 def test_a_write_that_raises_leaves_nothing(store: Store) -> None:
     load(store, graph("a"))
     before = store.snapshot()
-    with pytest.raises(RuntimeError), store.write() as tx:
-        tx.move_task("a", TaskState.ACTIVE, expect=[TaskState.READY])
-        tx.add_note("never to be seen")
-        raise RuntimeError
+
+    def change_and_raise() -> None:
+        with store.write() as tx:
+            tx.move_task("a", TaskState.ACTIVE, expect=[TaskState.READY])
+            tx.add_note("never to be seen")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        change_and_raise()
     assert store.snapshot() == before
 
 
 def test_an_illegal_move_in_the_middle_rolls_back_the_legal_ones(store: Store) -> None:
     load(store, graph("a; b"))
     before = store.snapshot()
-    with pytest.raises(IllegalTransition), store.write() as tx:
-        tx.move_task("a", TaskState.ACTIVE, expect=[TaskState.READY])
-        tx.move_task("b", TaskState.DONE, expect=[TaskState.READY])
+
+    def move_both() -> None:
+        with store.write() as tx:
+            tx.move_task("a", TaskState.ACTIVE, expect=[TaskState.READY])
+            tx.move_task("b", TaskState.DONE, expect=[TaskState.READY])
+
+    with pytest.raises(IllegalTransition):
+        move_both()
     assert store.snapshot() == before
 
 
@@ -152,10 +162,15 @@ def test_a_blocked_task_cannot_be_started_even_from_a_gate(store: Store) -> None
     load(store, graph("a; b: a"))
     with store.write() as tx:
         run_to(tx, "a", *DONE)
-    with pytest.raises(NotRunnable, match="waits for a"), store.write() as tx:
-        tx.move_task("b", TaskState.GATED, expect=[TaskState.READY])
-        tx.move_task("a", TaskState.STALE, expect=[TaskState.DONE])
-        tx.move_task("b", TaskState.ACTIVE, expect=[TaskState.GATED])
+
+    def void_its_need_meanwhile() -> None:
+        with store.write() as tx:
+            tx.move_task("b", TaskState.GATED, expect=[TaskState.READY])
+            tx.move_task("a", TaskState.STALE, expect=[TaskState.DONE])
+            tx.move_task("b", TaskState.ACTIVE, expect=[TaskState.GATED])
+
+    with pytest.raises(NotRunnable, match="waits for a"):
+        void_its_need_meanwhile()
 
 
 def test_the_revision_that_was_looked_at_must_still_be_the_last(store: Store) -> None:
@@ -358,15 +373,18 @@ def test_events_are_read_by_number_and_by_task(store: Store) -> None:
     assert {event.actor for event in events} == {"tester"}
 
 
+LAST_EVENT = " event ORDER BY seq DESC LIMIT 1"
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "DELETE FROM event WHERE seq = 1",
         "UPDATE event SET actor = 'nobody' WHERE seq = 1",
-        "INSERT INTO event SELECT seq + 9, at, actor, kind, subject, task, payload, hash, 'x'"
-        " FROM event ORDER BY seq DESC LIMIT 1",
-        "INSERT INTO event SELECT seq + 1, at, actor, kind, subject, task, payload, 'x', 'x'"
-        " FROM event ORDER BY seq DESC LIMIT 1",
+        "INSERT INTO event SELECT seq + 9, at, actor, kind, subject, task, payload, hash, 'x' FROM"
+        + LAST_EVENT,
+        "INSERT INTO event SELECT seq + 1, at, actor, kind, subject, task, payload, 'x', 'x' FROM"
+        + LAST_EVENT,
     ],
 )
 def test_the_database_itself_keeps_events_final(store: Store, db: Path, statement: str) -> None:
@@ -402,14 +420,14 @@ def test_another_connection_is_noticed_by_data_version(store: Store, db: Path) -
 
 
 def test_each_thread_has_its_own_connection_and_dead_ones_are_dropped(store: Store) -> None:
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def work(number: int) -> None:
         try:
             with store.write() as tx:
                 tx.add_note(f"note {number}")
             store.snapshot()
-        except BaseException as error:
+        except (StateError, sqlite3.Error) as error:
             failures.append(error)
 
     for batch in range(3):
