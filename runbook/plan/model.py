@@ -28,6 +28,12 @@ NEVER_RETRIED = (
 RETRYABLE = tuple(cls.value for cls in FailureClass if cls not in NEVER_RETRIED)
 
 
+# Judged by the loader, which says it better than a union of types would.
+AnyScalar = Annotated[
+    Any, WithJsonSchema({"type": ["string", "integer", "number", "boolean", "null"]})
+]
+
+
 class FileModel(BaseModel):
     """Part of a runbook file."""
 
@@ -134,7 +140,7 @@ class RunbookFile(FileModel):
     title: Annotated[str, Field(min_length=1, description="One line for people.")]
     goal: Annotated[str, Field(description="What is true when all is done.")] = ""
     params: Annotated[
-        dict[Slug, Scalar],
+        dict[Slug, AnyScalar],
         Field(
             default_factory=dict,
             description="Defaults; null means that it must be given. `-p NAME=VALUE` overrides.",

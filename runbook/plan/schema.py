@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from runbook.plan.model import RunbookFile, TaskFile
@@ -17,7 +18,7 @@ def json_schema() -> dict[str, Any]:
     """Draft 2020-12, self-contained."""
     schema = RunbookFile.model_json_schema()
     defs: dict[str, Any] = schema.setdefault("$defs", {})
-    task = _take(TaskFile.model_json_schema(), defs)
+    task = _with_references(_take(TaskFile.model_json_schema(), defs))
     checks = {"type": "array", "items": {"$ref": "#/$defs/Check"}}
     for key in ("done_when", "ready_when"):
         task["properties"][key] = {**checks, "description": task["properties"][key]["description"]}
@@ -37,8 +38,11 @@ def json_schema() -> dict[str, Any]:
 
 def _take(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     """A model's schema with its own definitions moved to the common ones."""
-    defs.update(schema.pop("$defs", {}))
-    return schema
+    for name, inner in schema.pop("$defs", {}).items():
+        defs[f"task_{name}"] = _with_references(inner)
+    text = json.dumps(schema).replace('"#/$defs/', '"#/$defs/task_')
+    taken: dict[str, Any] = json.loads(text)
+    return taken
 
 
 def _branch(name: str, defs: dict[str, Any]) -> dict[str, Any]:
