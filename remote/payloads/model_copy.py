@@ -419,22 +419,25 @@ def make(args: argparse.Namespace, root: Path = Path("/")) -> Dict[str, Any]:
     began = time.monotonic()
     files = read_source(args.source)
     total = sum(f.size for f in files)
-    lock = take_lock(args)
-    place = existing(args, files)
-    if place is None:
-        place = choose(args, files, root)
-        try:
-            place = copy_to(args, place, files)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or place.where != "shm":
-                raise
-            place = copy_to(args, Place(args.disk, "disk", "memory filled up while copying"), files)
-    lock.close()
+    with take_lock(args):
+        place = existing(args, files)
+        if place is None:
+            place = copy_somewhere(args, choose(args, files, root), files)
     emit("done", "%s: %s" % (place.path, place.reason), total, total)
     return {
         "path": str(place.path), "where": place.where, "reason": place.reason,
         "bytes": total, "seconds": round(time.monotonic() - began, 2),
     }  # fmt: skip
+
+
+def copy_somewhere(args: argparse.Namespace, place: Place, files: Sequence[Source]) -> Place:
+    """At the chosen place, or on disk if somebody else takes the memory meanwhile."""
+    try:
+        return copy_to(args, place, files)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or place.where != "shm":
+            raise
+        return copy_to(args, Place(args.disk, "disk", "memory filled up while copying"), files)
 
 
 def existing(args: argparse.Namespace, files: Sequence[Source]) -> Optional[Place]:
@@ -481,6 +484,7 @@ def arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     parser.add_argument("--shm", type=Path, required=True, help="such as /dev/shm/NAME")
     parser.add_argument("--disk", type=Path, required=True, help="where it goes if memory is short")
     parser.add_argument("--no-shm", action="store_true", help="go to the disk at once")
+    parser.add_argument("--replace", action="store_true", help="overwrite a copy of another model")
     parser.add_argument(
         "--headroom", type=int, default=4 * GIB, help="bytes to leave free in memory"
     )

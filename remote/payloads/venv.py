@@ -26,7 +26,7 @@ from typing import IO, Any, Dict, List, Mapping, NoReturn, Optional, Sequence, T
 MARKER = ".runbook-venv.json"
 FORMAT = "runbook-venv/1"
 SGLANG_GLIBC = (2, 34)
-CANDIDATES = ("python3.12", "python3.11", "python3.13", "python3")
+CANDIDATES = (sys.executable, "python3.12", "python3.11", "python3.13", "python3")
 NETWORK_TYPES = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "glusterfs", "9p", "beegfs", "gpfs",
      "afs", "ncpfs", "virtiofs")
@@ -317,10 +317,10 @@ def users_of(dest: Path) -> List[int]:
     return pids
 
 
-def clear_way(dest: Path) -> Optional[Path]:
+def make_way(dest: Path, reason: str) -> None:
     """Moves what lies at dest aside; refuses folders that no build of ours can have left."""
     if not dest.exists() or not any(dest.iterdir()):
-        return None
+        return
     if not (dest / "pyvenv.cfg").is_file():
         raise Refused(
             "%s exists and is not a virtual environment" % dest,
@@ -335,7 +335,8 @@ def clear_way(dest: Path) -> Optional[Path]:
         )
     aside = dest.with_name("%s.aside-%d-%d" % (dest.name, int(time.time()), os.getpid()))
     os.rename(dest, aside)
-    return aside
+    progress("phase", "%s cannot be used: %s; moved aside" % (dest, reason))
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 class Builder:
@@ -427,20 +428,17 @@ def make(args: argparse.Namespace) -> Dict[str, Any]:
     args.executable, version, libc = interpreter(args.python, args.min_python)
     digest = digest_of(args.lock, args.plugin, version)
     env = {**os.environ, **dict(pair.partition("=")[::2] for pair in args.env)}
-    lock = take_lock(args.dest)
-    reason = whole(args.dest, digest, pins, args.imports)
-    if reason:
-        check_host(args, pins, libc)
-        aside = clear_way(args.dest)
-        if aside is not None:
-            progress("phase", "%s cannot be used: %s; moved aside" % (args.dest, reason))
-            shutil.rmtree(aside, ignore_errors=True)
-        build(args, pins, Builder(args.dest, env, lock.fileno()))
-    if reason or args.imports_under is not None or args.prove_cuda:
-        progress("phase", "proving the imports")
-        prove_imports(args, env)
-    if reason:
-        finish(args, pins, digest, version)
+    with take_lock(args.dest) as lock:
+        reason = whole(args.dest, digest, pins, args.imports)
+        if reason:
+            check_host(args, pins, libc)
+            make_way(args.dest, reason)
+            build(args, pins, Builder(args.dest, env, lock.fileno()))
+        if reason or args.imports_under is not None or args.prove_cuda:
+            progress("phase", "proving the imports")
+            prove_imports(args, env)
+        if reason:
+            finish(args, pins, digest, version)
     seconds = round(time.monotonic() - began, 2)
     progress("done", "%s %s" % (args.dest, "built" if reason else "adopted"), len(pins), len(pins))
     return {
