@@ -26,6 +26,11 @@ def canonical(value: JSON) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def clean(text: str) -> str:
+    """Text that SQLite can store in a column: what was no UTF-8 becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _dumps(value: JSON) -> str:
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False

@@ -70,8 +70,8 @@ def columns(definition: TaskDef | Task) -> dict[str, JSON]:
     """The defined part of a task as its columns hold it, JSON not yet made text."""
     return {
         "position": definition.position,
-        "title": definition.title,
-        "phase": definition.phase,
+        "title": journal.clean(definition.title),
+        "phase": journal.clean(definition.phase),
         "step": definition.step,
         "kind": definition.kind.value,
         "role": definition.role,

@@ -196,7 +196,7 @@ def _hosts(snapshot: Snapshot) -> str:
 def _events(events: Sequence[Event]) -> str:
     return "\n".join(
         f"- {event.seq} {moment(event.at)} {code(event.actor)} {code(event.kind)}"
-        f" {code(event.subject)}"
+        f" {code(event.task or event.subject)}"  # an attempt id says nothing to a reader
         for event in events
     )
 

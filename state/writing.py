@@ -56,7 +56,7 @@ class Tx:
         self, conn: sqlite3.Connection, *, actor: str, clock: Callable[[], datetime]
     ) -> None:
         self._conn = conn
-        self._actor = actor
+        self._actor = journal.clean(actor)
         self._moment = clock()  # one time for everything that happens in one transaction
         self._head = journal.head(conn)
         self._graph_changed = False
@@ -139,7 +139,7 @@ class Tx:
     ) -> None:
         """Write a move that is already known to be legal; the database has the last word."""
         began = task.began_hash if began_hash is None else began_hash
-        reason = clean(reason)
+        reason = journal.clean(reason)
         changed = self._conn.execute(
             "UPDATE task SET state = ?, reason = ?, since = ?, began_hash = ?"
             " WHERE id = ? AND state = ?",
@@ -200,8 +200,8 @@ class Tx:
             "task": task_id,
             "number": previous.number + 1 if previous else 1,
             "generation": max(generation or 1, previous.generation + 1 if previous else 1),
-            "host": host,
-            "epoch": epoch,
+            "host": journal.clean(host),
+            "epoch": None if epoch is None else journal.clean(epoch),
             "state": AttemptState.INTENDED.value,
             "created_at": self.at,
             "definition_hash": task.definition_hash,
@@ -313,14 +313,14 @@ class Tx:
             "id": ids.ulid(self._moment),
             "task": task_id,
             "attempt": attempt,
-            "uri": uri,
+            "uri": journal.clean(uri),
             "size": size,
             "sha256": sha256,
             "at": self.at,
         }
         self._insert("artifact", row)
-        payload = {"artifact": row["id"], "uri": uri, "size": size, "sha256": sha256}
-        self.event("artifact.recorded", uri, payload, task=task_id)
+        payload = {"artifact": row["id"], "uri": row["uri"], "size": size, "sha256": sha256}
+        self.event("artifact.recorded", row["uri"], payload, task=task_id)
         return Artifact(**row)
 
     def add_note(
@@ -339,14 +339,15 @@ class Tx:
         row: dict[str, JSON] = {
             "id": ids.ulid(self._moment),
             "at": self.at,
-            "actor": actor or self._actor,
+            "actor": journal.clean(actor) if actor else self._actor,
             "task": task,
-            "text": clean(text),
+            "text": journal.clean(text),
             "decision": decision,
         }
         self._insert("note", row)
         payload = {"note": row["id"], "text": row["text"], "decision": decision}
-        self.event("decision.made" if decision else "note.added", row["id"], payload, task=task)
+        kind = "decision.made" if decision else "note.added"
+        self.event(kind, task or "workspace", payload, task=task)
         return Note(**row)
 
     def bind_host(self, host: HostBinding) -> None:
@@ -451,8 +452,3 @@ class Tx:
 
     def _put_meta(self, key: str, value: str) -> None:
         self._conn.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", [key, value])
-
-
-def clean(text: str) -> str:
-    """Text that SQLite can store: what was no UTF-8 becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
