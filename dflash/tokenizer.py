@@ -1,0 +1,213 @@
+"""The target's tokenizer: prompts by its chat template, completions as the target wrote them.
+
+A text in a user's message that looks like a special token stays text: it is marked before the
+template is rendered and encoded without the added tokens after. Only the template itself, and what
+the model generated, can put special tokens into a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import InputInvalid
+
+# Markup of a model's own turns. In an assistant's earlier message it is what it looks like, and
+# templates search for it there.
+MODEL_MARKUP = frozenset(
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+)
+PRIVATE_USE = range(0xE0F0, 0xF000)
+
+
+class TargetTokenizer:
+    """Loads from a local folder only; every method is deterministic."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._hf = _load(self.path)
+        self.added: dict[str, int] = {
+            token.content: number for number, token in self._hf.added_tokens_decoder.items()
+        }
+        self.vocab_size = len(self._hf)
+        self.eos_token_id: int | None = self._hf.eos_token_id
+        self.special_ids = frozenset(self.added.values())
+        self.think_open = self.added.get("<think>")
+        self.think_close = self.added.get("</think>")
+
+    def encode_prompt(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids up to and including the generation prompt, from one rendering."""
+        if not self._has_lookalike(messages) and not self._has_lookalike(tools):
+            return self._encode(self.render(messages, tools, template_kwargs))
+        mark = self._free_mark(messages, tools)
+        marked = [
+            self._mark(message, mark, keep=message.get("role") == "assistant")
+            for message in messages
+        ]
+        text = self.render(marked, self._mark(tools, mark, keep=False), template_kwargs)
+        return self._encode_marked(text, mark)
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        try:
+            return self._hf.apply_chat_template(
+                _with_mapped_arguments(messages),
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **(template_kwargs or {}),
+            )
+        except Exception as error:  # a template may raise anything at all
+            raise InputInvalid(
+                f"the chat template of {self.path} cannot render these messages: "
+                f"{type(error).__name__}: {error}",
+                "Check roles and contents of the prompt, or pass other --template-kwargs.",
+            ) from error
+
+    def encode_completion(self, text: str) -> list[int]:
+        """What the model wrote: markup in it is the model's own."""
+        return self._encode(text)
+
+    def decode(self, ids: list[int]) -> str:
+        return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def describe(self) -> dict[str, Any]:
+        """The manifest's entry; equal fingerprints give equal ids for equal conversations."""
+        return {
+            "fingerprint": self.fingerprint,
+            "vocab_size": self.vocab_size,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self._hf.pad_token_id,
+            "bos_token_id": self._hf.bos_token_id,
+            "special_ids": sorted(self.special_ids),
+            "think_open": self.think_open,
+            "think_close": self.think_close,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        parts = [json.loads(self._hf.backend_tokenizer.to_str()), self._hf.chat_template]
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _encode(self, text: str) -> list[int]:
+        return self._hf.encode(_without_surrogates(text), add_special_tokens=False)
+
+    def _encode_marked(self, text: str, mark: str) -> list[int]:
+        """Added tokens by id where the template wrote them, everything between as plain text."""
+        ids: list[int] = []
+        for piece in self._added_pattern.split(text):
+            if piece in self.added:
+                ids.append(self.added[piece])
+            elif piece:
+                plain = _without_surrogates(piece.replace(mark, ""))
+                ids.extend(self._plain.encode(plain, add_special_tokens=False).ids)
+        return ids
+
+    @cached_property
+    def _added_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self.added, key=lambda content: (-len(content), content))
+        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    @cached_property
+    def _plain(self) -> Any:
+        """The same vocabulary and merges without any added token."""
+        from tokenizers import Tokenizer
+
+        value = json.loads(self._hf.backend_tokenizer.to_str())
+        value["added_tokens"] = []
+        value["post_processor"] = None
+        value["truncation"] = value["padding"] = None
+        return Tokenizer.from_str(json.dumps(value))
+
+    def _has_lookalike(self, value: Any) -> bool:
+        if isinstance(value, str):
+            return self._added_pattern.search(value) is not None
+        if isinstance(value, dict):
+            return any(map(self._has_lookalike, value)) or any(
+                map(self._has_lookalike, value.values())
+            )
+        return isinstance(value, list) and any(map(self._has_lookalike, value))
+
+    def _mark(self, value: Any, mark: str, *, keep: bool) -> Any:
+        """A copy in which each look-alike is broken by the mark after its first character."""
+        if isinstance(value, str):
+            return self._added_pattern.sub(
+                lambda found: (
+                    found[0]
+                    if keep and found[0] in MODEL_MARKUP
+                    else found[0][0] + mark + found[0][1:]
+                ),
+                value,
+            )
+        if isinstance(value, dict):
+            return {
+                self._mark(key, mark, keep=keep): self._mark(item, mark, keep=keep)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._mark(item, mark, keep=keep) for item in value]
+        return value
+
+    def _free_mark(self, *values: Any) -> str:
+        used = json.dumps(values, ensure_ascii=False)
+        return next(chr(code) for code in PRIVATE_USE if chr(code) not in used)
+
+
+def _with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool arguments as a mapping: the OpenAI form is a JSON string, newer templates refuse it."""
+    return [_mapped(message) if message.get("tool_calls") else message for message in messages]
+
+
+def _mapped(message: dict[str, Any]) -> dict[str, Any]:
+    calls = []
+    for call in message["tool_calls"]:
+        function = dict(call.get("function") or {})
+        if isinstance(function.get("arguments"), str):
+            # No JSON: the template shows it as the text it is, or refuses it by itself.
+            with contextlib.suppress(ValueError):
+                function["arguments"] = json.loads(function["arguments"] or "{}")
+        calls.append({**call, "function": function} if function else call)
+    return {**message, "tool_calls": calls}
+
+
+def _without_surrogates(text: str) -> str:
+    """Half an emoji from a cut JSON escape has no UTF-8 form; it becomes the replacement mark."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _load(path: Path) -> Any:
+    if not (path / "tokenizer.json").is_file():
+        raise InputInvalid(
+            f"{path} holds no tokenizer.json", "Point --tokenizer at the target model's folder."
+        )
+    # Without it a folder name that is wrong in any way is looked up on a hub for minutes.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(path))
+    if not tokenizer.is_fast:
+        raise InputInvalid(f"the tokenizer of {path} has no fast form", "Convert it first.")
+    if not tokenizer.chat_template:
+        raise InputInvalid(
+            f"the tokenizer of {path} has no chat template",
+            "Base models have none: use the instruct model's folder.",
+        )
+    return tokenizer
