@@ -6,12 +6,14 @@ what is already there with the same digest is left alone.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import json
 import os
 import shutil
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 from pydantic import Field, field_validator
 
@@ -156,38 +158,44 @@ def _keep(source: Path, target: Path) -> tuple[int, str]:
     size = source.stat().st_size
     if target.is_file() and target.stat().st_size == size and _digest(target) == digest:
         return size, digest
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(target)
-    try:
+    with _aside(target) as aside:
         with source.open("rb") as reading, aside.open("wb") as writing:
             shutil.copyfileobj(reading, writing, BLOCK)
-            writing.flush()
-            os.fsync(writing.fileno())
+            _to_disk(writing)
         if _digest(aside) != digest:
-            raise OSError(f"{source}: changed while it was copied, or {aside.parent} is bad")
-        aside.replace(target)
-        _sync_folder(target.parent)
-    finally:
-        aside.unlink(missing_ok=True)
+            raise OSError(f"{source} changed while it was copied, or {aside.parent} is damaged")
     return size, digest
 
 
 def _write(target: Path, data: bytes) -> None:
+    with _aside(target) as aside, aside.open("wb") as writing:
+        writing.write(data)
+        _to_disk(writing)
+
+
+def _to_disk(writing: BinaryIO) -> None:
+    writing.flush()
+    os.fsync(writing.fileno())
+
+
+@contextlib.contextmanager
+def _aside(target: Path) -> Iterator[Path]:
+    """A neighbour of `target` that becomes it if all went well, and is gone otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(target)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        if not _lives(left.name.split(".")[-2]):
+            left.unlink(missing_ok=True)  # whoever wrote it was killed
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with aside.open("wb") as writing:
-            writing.write(data)
-            writing.flush()
-            os.fsync(writing.fileno())
+        yield aside
         aside.replace(target)
         _sync_folder(target.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.part")
+def _lives(pid: str) -> bool:
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
 def _sync_folder(folder: Path) -> None:
