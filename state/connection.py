@@ -102,8 +102,8 @@ def immediate(conn: sqlite3.Connection) -> Iterator[None]:
 
     A deferred one fails at once when it upgrades after somebody else wrote, whatever the timeout.
     """
-    conn.execute("BEGIN IMMEDIATE")
     try:
+        conn.execute("BEGIN IMMEDIATE")
         yield
         conn.execute("COMMIT")
     except BaseException:

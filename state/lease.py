@@ -72,9 +72,11 @@ class HolderLock:
 
 def held_error(conn: sqlite3.Connection, resource: str) -> LeaseHeld:
     row = conn.execute(
-        "SELECT holder, acquired_at FROM lease WHERE resource = ?", [resource]
+        "SELECT holder, acquired_at FROM lease WHERE resource = ? AND released_at IS NULL",
+        [resource],
     ).fetchone()
-    holder, since = (row[0], row[1]) if row else ("a process that is just starting", "now")
+    # Without a row: it has the lock and is about to write itself in, or to go.
+    holder, since = (row[0], row[1]) if row else ("a process that gave no name yet", "just now")
     return LeaseHeld(resource, str(holder), str(since))
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
+from state.conflicts import has_conflict, resolve
 from state.regions import MarkersBroken, Regions, fresh, take_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -31,12 +32,20 @@ class Mirrored:
 
 
 def write_progress(
-    path: Path, body: str, *, revision: int, base: Path | None = None, force: bool = False
+    path: Path,
+    body: str,
+    *,
+    revision: int,
+    base: Path | None = None,
+    force: bool = False,
+    record: Callable[[str, int], None] | None = None,
 ) -> Mirrored:
     """Bring the managed region of `path` to `body`, leaving all else as it is.
 
     `base` is where the last rendering is kept: with it an edit is told line by line. `force`
-    overwrites a file that shows a later revision.
+    overwrites a file that shows a later revision and settles git's conflicts. `record` is given
+    an edit and its revision before the edit is overwritten: whoever dies in between has the words
+    of the other person twice, never not at all.
     """
     path = path.resolve()  # a link stays a link
     with _one_writer(path.parent):
@@ -45,7 +54,7 @@ def write_progress(
         except FileNotFoundError:
             raw = b""
         try:
-            found = _regions(raw, body, revision)
+            found = _regions(raw, body, revision, settle=force)
         except (MarkersBroken, UnicodeDecodeError) as error:
             return _beside(path, body, revision, error)
         if found.revision > revision and not force:
@@ -57,6 +66,8 @@ def write_progress(
                 hint="If the database is right: runbook progress --fix",
             )
         edit = _edit(found, body, base) if found.edited else ""
+        if edit and record is not None:
+            record(edit, found.revision)
         text = found.with_body(body, revision).text().encode()
         changed = text != raw
         if changed:
@@ -80,8 +91,10 @@ def is_current(path: Path, body: str, *, revision: int) -> bool:
         return False
 
 
-def _regions(raw: bytes, body: str, revision: int) -> Regions:
+def _regions(raw: bytes, body: str, revision: int, *, settle: bool) -> Regions:
     text = raw.decode("utf-8-sig")
+    if settle and has_conflict(text):
+        text = resolve(text, body, revision=revision)
     return take_apart(text) if text.strip() else fresh(body, revision)
 
 

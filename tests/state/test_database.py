@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -223,6 +224,32 @@ def test_a_migration_that_fails_leaves_the_old_schema(store: Store, db: Path) ->
     assert store.snapshot() == before
     with open_store(db, actor="again") as again:
         assert again.snapshot() == before
+
+
+def test_a_look_costs_less_than_the_schema_tool_saying_its_version(store: Store, db: Path) -> None:
+    load(store, graph("; ".join(f"t{n}" for n in range(200))))
+    look = (
+        "import sys, pathlib, state\n"
+        "store = state.open_store(pathlib.Path(sys.argv[1]), actor='x')\n"
+        "assert len(store.snapshot().tasks) == 200"
+    )
+    ours = min(processor_seconds("-c", look, str(db)) for _ in range(3))
+    tool = min(processor_seconds("-m", "sqlite_utils", "--version") for _ in range(3))
+    # The whole of `runbook status` may take 1.5 of it; the state's part is to leave room.
+    assert ours < 0.8 * tool
+
+
+def processor_seconds(*args: str) -> float:
+    """Of a whole Python process; unlike elapsed time it hardly depends on what else runs here."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, *args],
+        env={**os.environ, "PYTHONPATH": str(processes.ROOT)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_reading_does_not_load_the_schema_tool(store: Store, db: Path) -> None:

@@ -76,6 +76,39 @@ def test_an_edit_in_our_part_is_handed_over_and_undone(file: Path, with_base: bo
     assert write_progress(file, LATER, revision=4, base=base).edit == ""
 
 
+def test_an_edit_is_recorded_before_it_is_undone(file: Path) -> None:
+    write_progress(file, BODY, revision=3)
+    file.write_text(file.read_text().replace("- [ ] b", "- my words"))
+    edited = file.read_text()
+
+    def die(edit: str, revision: int) -> None:
+        assert ("+- my words" in edit, revision) == (True, 3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_progress(file, LATER, revision=4, record=die)
+    assert file.read_text() == edited
+    told: list[str] = []
+    write_progress(file, LATER, revision=4, record=lambda edit, _: told.append(edit))
+    assert len(told) == 1
+    assert is_current(file, LATER, revision=4)
+
+
+def test_a_git_conflict_is_settled_only_on_request(file: Path) -> None:
+    ours, theirs = (
+        fresh(body, revision).text().replace(NOTES_END, f"{word}\n{NOTES_END}")
+        for body, revision, word in ((BODY, 3, "mine"), (LATER, 4, "yours"))
+    )
+    file.write_text(f"<<<<<<< HEAD\n{ours}=======\n{theirs}>>>>>>> branch\n")
+    assert write_progress(file, LATER, revision=5).problem
+    written = write_progress(file, LATER, revision=5, force=True)
+    assert (written.path, written.problem, written.edit) == (file, "", "")
+    assert is_current(file, LATER, revision=5)
+    notes = take_apart(file.read_text()).notes
+    assert "mine\n" in notes
+    assert "yours\n" in notes
+
+
 def test_other_line_ends_are_no_edit(file: Path) -> None:
     write_progress(file, BODY, revision=3)
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
