@@ -25,10 +25,10 @@ from remote.model import (
     Result,
     StopReport,
 )
-from remote.transport import Transport
+from remote.transport import Transport, open_transport
 
 __all__ = [
-    "Host", "LocalTransport", "Transport",
+    "Host", "LocalTransport", "Transport", "open_transport",
     "CheckResult", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
     "StopReport",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",

@@ -7,6 +7,7 @@ content hash. A lost answer raises Unreachable, and every request here is safe t
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import secrets as random_source
@@ -46,7 +47,7 @@ exec "$p" -c "$1" "$2" "$3"; fi; done; echo "$3" >&2; exit 86"""
 _WHERE = """import json, os, platform, sys
 print(sys.argv[2] + json.dumps({"python": sys.executable, "system": platform.system(),
 "version": platform.python_version(),
-"root": os.path.abspath(os.path.expanduser(sys.argv[1]))}) + sys.argv[2])"""
+"root": os.path.realpath(os.path.expanduser(sys.argv[1]))}) + sys.argv[2])"""
 # Receives a script: aside, fsync, rename, as every file here.
 _RECEIVE = """import hashlib, os, sys
 path, want = sys.argv[1:3]
@@ -77,7 +78,6 @@ class Host:
         self._inject = dict(inject or {})  # faults, for tests; see supervisor.INJECT
         self._python = ""
         self._at = ""
-        self._pushed: set[str] = set()
 
     @property
     def label(self) -> str:
@@ -234,7 +234,8 @@ class Host:
         timeout: float,
         refusals: bool = False,
     ) -> dict[str, Any]:
-        path = self._push(script)
+        self._connect()
+        path, digest = self._script_path(script)
         mark = random_source.token_hex(16)
         request = {
             **body,
@@ -245,14 +246,14 @@ class Host:
             "inject": self._inject,
             "limit_s": int(timeout),
         }
-        result = self.transport.run(
-            [self._python, path, verb], input=json.dumps(request).encode(), timeout=timeout
-        )
+        argv, data = [self._python, path, verb], json.dumps(request).encode()
+        result = self.transport.run(argv, input=data, timeout=timeout)
+        if result.code == 2 and b"can't open file" in result.err:
+            self._push(script, path, digest)
+            result = self.transport.run(argv, input=data, timeout=timeout)
         answer = _unframe(result.out, request["begin"], request["end"])
         if answer is None:
-            # Perhaps the root was wiped: push again with the next request.
-            self._pushed.clear()
-            self._python = ""
+            self._python = ""  # perhaps it was replaced: look again with the next request
             if result.code is None or result.ok:
                 raise Unreachable(
                     f"{self.label} cut its answer to {verb} short",
@@ -286,20 +287,21 @@ class Host:
             )
         self._python, self._at = found["python"], found["root"]
 
-    def _push(self, script: str) -> str:
-        self._connect()
-        data = resources.files("remote").joinpath(script).read_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-{script}"
-        if path not in self._pushed:
-            there = self.transport.run(["test", "-s", path], timeout=ROUND_TRIP_S)
-            if not there.ok:
-                argv = [self._python, "-c", _RECEIVE, path, digest]
-                sent = self.transport.run(argv, input=data, timeout=ROUND_TRIP_S)
-                if not sent.ok:
-                    raise CommandFailed(sent, where=self.label)
-            self._pushed.add(path)
-        return path
+    def _script_path(self, script: str) -> tuple[str, str]:
+        """Where a script lies on the host, by its content, and its digest."""
+        digest = hashlib.sha256(_script(script)).hexdigest()
+        return f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-{script}", digest
+
+    def _push(self, script: str, path: str, digest: str) -> None:
+        argv = [self._python, "-c", _RECEIVE, path, digest]
+        sent = self.transport.run(argv, input=_script(script), timeout=ROUND_TRIP_S)
+        if not sent.ok:
+            raise CommandFailed(sent, where=self.label, hint="is there room, and may we write?")
+
+
+@functools.cache
+def _script(name: str) -> bytes:
+    return resources.files("remote").joinpath(name).read_bytes()
 
 
 def _job_status(found: Mapping[str, Any]) -> JobStatus:

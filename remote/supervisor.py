@@ -354,12 +354,17 @@ def marked(marks: Dict[bytes, str]) -> Dict[str, List[int]]:
     return found
 
 
-def job_processes(attempt: str, supervisor: JSON, cookie: str) -> List[int]:
+def job_mark(job: str) -> bytes:
+    """What the payload's environment says even when the job directory is gone."""
+    return b"RUNBOOK_JOB_DIR=" + os.fsencode(job)
+
+
+def job_processes(job: str, supervisor: JSON, cookie: str) -> List[int]:
     """Every live process of a job: by its marks, and below its supervisor while that lives."""
-    marks = {b"RUNBOOK_ATTEMPT=" + attempt.encode(): attempt}
+    marks = {job_mark(job): job}
     if cookie:
-        marks[b"RUNBOOK_COOKIE=" + cookie.encode()] = attempt
-    found = set(marked(marks).get(attempt, []))
+        marks[b"RUNBOOK_COOKIE=" + cookie.encode()] = job
+    found = set(marked(marks).get(job, []))
     pid = int(supervisor.get("pid") or 0)
     if pid > 1 and start_ticks(pid) == supervisor.get("start_ticks"):
         found |= {child for child in descendants(pid) if is_live(child)}
@@ -498,7 +503,7 @@ def status(workspace: str, attempt: str, now: JSON) -> JSON:
 
 def _evidence(job: str, attempt: str, now: JSON) -> JSON:
     if not os.path.isdir(job):
-        alive = marked({b"RUNBOOK_ATTEMPT=" + attempt.encode(): attempt}).get(attempt)
+        alive = marked({job_mark(job): job}).get(job)
         if alive:
             return {
                 "state": "lost", "cls": "lost_evidence_gone",
@@ -535,7 +540,7 @@ def _evidence(job: str, attempt: str, now: JSON) -> JSON:
     }  # fmt: skip
     if held:
         return dict(common, state="running", reason="its supervisor holds the lock")
-    return dict(common, state="lost", **_lost(job, attempt, started, evidence, now))
+    return dict(common, state="lost", **_lost(job, started, evidence, now))
 
 
 def _ended(job: str, ended: JSON) -> JSON:
@@ -545,7 +550,7 @@ def _ended(job: str, ended: JSON) -> JSON:
     return result
 
 
-def _lost(job: str, attempt: str, started: JSON, evidence: JSON, now: JSON) -> JSON:
+def _lost(job: str, started: JSON, evidence: JSON, now: JSON) -> JSON:
     changed = lost_by(started.get("identity") or {}, now) if started.get("identity") else ""
     evidence["identity_then"] = started.get("identity")
     if changed == "lost_rebuilt":
@@ -553,7 +558,7 @@ def _lost(job: str, attempt: str, started: JSON, evidence: JSON, now: JSON) -> J
     if changed:
         return {"cls": changed, "reason": "the machine or container restarted since"}
     spec = read_json(os.path.join(job, "spec.json"))[0] or {}
-    alive = job_processes(attempt, started.get("supervisor") or {}, str(spec.get("cookie") or ""))
+    alive = job_processes(job, started.get("supervisor") or {}, str(spec.get("cookie") or ""))
     evidence["survivors"] = [describe(pid) for pid in alive]
     draft, _ = read_json(os.path.join(job, "exit.json.next"))
     if draft:
@@ -930,10 +935,12 @@ class Supervisor:
         limit = self.spec.get("time_limit_s")
         self.limit = self.began + float(limit) if limit else None
         self.grace = float(self.spec.get("grace_s", 20.0))
+        cwd = os.path.expanduser(self.spec.get("cwd") or "") or self.job
         try:
+            os.makedirs(cwd, exist_ok=True)  # the work folder of a host that is used first now
             child = subprocess.Popen(
                 [str(word) for word in self.spec["argv"]], env=environment,
-                cwd=os.path.expanduser(self.spec.get("cwd") or "") or self.job,
+                cwd=cwd,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -1010,7 +1017,7 @@ class Supervisor:
         return bool(current.get("attempt") == self.spec["attempt"])
 
     def _own_processes(self) -> List[int]:
-        pids = job_processes(self.spec["attempt"], self.own, self.cookie)
+        pids = job_processes(self.job, self.own, self.cookie)
         return [pid for pid in pids if is_live(pid)]
 
     def _finish(self) -> None:
@@ -1195,7 +1202,7 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
         wait_until(lambda: not lock_is_held(job), grace + KILL_WAIT_S + 3 * BEAT_S)
 
     def find() -> List[int]:
-        return job_processes(attempt, supervisor, str(spec.get("cookie") or ""))
+        return job_processes(job, supervisor, str(spec.get("cookie") or ""))
 
     # Whatever its supervisor left, or all of it when that is dead or stuck.
     quick = grace if not lock_is_held(job) else 0.0
@@ -1237,7 +1244,8 @@ VERBS: Dict[str, Callable[[JSON, str], JSON]] = {
 
 
 def answer(verb: str, request: JSON) -> JSON:
-    root = os.path.expanduser(str(request["root"]))
+    # One spelling of the path: processes are found by it.
+    root = os.path.realpath(os.path.expanduser(str(request["root"])))
     workspace = os.path.join(root, checked_name(request.get("workspace"), "workspace"))
     try:
         result = dict(VERBS[verb](request, workspace), ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from remote.model import Result
+    from remote.model import HostTarget, Result
 
 
 class Transport(Protocol):
@@ -32,3 +32,14 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def open_transport(target: HostTarget) -> Transport:
+    """The transport that a host record asks for. Connects with the first command."""
+    if target.kind == "local":
+        from remote.local import LocalTransport
+
+        return LocalTransport()
+    from remote.ssh import SshTransport  # paramiko takes a while to import
+
+    return SshTransport(target)
