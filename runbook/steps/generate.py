@@ -9,6 +9,7 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
+from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 
 class GenerateArgs(DflashArgs):
@@ -29,14 +30,21 @@ class GenerateArgs(DflashArgs):
     max_tokens: Annotated[int | None, Field(ge=1, description="Longest completion.")] = None
     temperature: Annotated[float | None, Field(ge=0, description="0 is greedy.")] = None
     top_p: Annotated[float | None, Field(gt=0, le=1, description="Nucleus.")] = None
-    seed: Annotated[int | None, Field(description="Sampling seed.")] = None
+    top_k: Annotated[int | None, Field(ge=1, description="Only the best so many tokens.")] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1, description="Of the best one's share.")] = None
+    presence_penalty: Annotated[float | None, Field(description="Against looping thoughts.")] = None
+    seed: Annotated[int | None, Field(description="Each prompt gets its own from it.")] = None
     thinking: Annotated[
         Literal["on", "off", "default"], Field(description="What the chat template is told.")
     ] = "default"
     system: Annotated[str, Field(description="System message before each prompt.")] = ""
-    concurrency: Annotated[int | None, Field(ge=1, description="Requests at once.")] = None
+    concurrency: Annotated[int | None, Field(ge=1, description="Requests a server.")] = None
     shard_rows: Annotated[int | None, Field(ge=1, description="Rows in a shard.")] = None
     limit: Annotated[int | None, Field(ge=1, description="Only so many prompts.")] = None
+    max_failed: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of prompts that may stay unanswered.")
+    ] = None
+    request_timeout: Annotated[Seconds | None, Field(description="Longest wait for one.")] = None
     min_rows: Annotated[
         int, Field(ge=1, description="Fewer finished completions than this are not enough.")
     ] = 1
@@ -62,12 +70,17 @@ class Generate(Step[GenerateArgs]):
                 *flag("--max-tokens", args.max_tokens),
                 *flag("--temperature", args.temperature),
                 *flag("--top-p", args.top_p),
+                *flag("--top-k", args.top_k),
+                *flag("--min-p", args.min_p),
+                *flag("--presence-penalty", args.presence_penalty),
                 *flag("--seed", args.seed),
                 *flag("--thinking", args.thinking),
                 *flag("--system", args.system),
                 *flag("--concurrency", args.concurrency),
                 *flag("--shard-rows", args.shard_rows),
                 *flag("--limit", args.limit),
+                *flag("--max-failed", args.max_failed),
+                *flag("--request-timeout", args.request_timeout),
             ),
         )
         return StepPlan(

@@ -25,6 +25,10 @@ class TokenizeArgs(DflashArgs):
     split: Annotated[
         dict[str, float], Field(min_length=1, description="Share of the rows by split.")
     ]
+    min_heldout: Annotated[
+        int | None, Field(ge=0, description="Rows of heldout, if a quarter of all allows it.")
+    ] = None
+    workers: Annotated[int | None, Field(ge=1, description="Processes.")] = None
 
 
 class Tokenize(Step[TokenizeArgs]):
@@ -46,6 +50,8 @@ class Tokenize(Step[TokenizeArgs]):
                 *flag("--max-length", args.max_length),
                 *flag("--overlong", args.overlong),
                 *flag("--split", split),
+                *flag("--min-heldout", args.min_heldout),
+                *flag("--workers", args.workers),
             ),
         )
         manifest = f"{args.out}/manifest.json"

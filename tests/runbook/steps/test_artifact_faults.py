@@ -84,7 +84,7 @@ def test_killed_while_copying(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
     with (results / "weights").open("wb") as handle:
-        handle.truncate(300 << 20)
+        handle.truncate(96 << 20)
     running = start(tmp_path)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "store").rglob(".weights.*.part")):
