@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "RUNBOOK_SERVE_PYTHON"
-START_SECONDS = 240
+START_SECONDS = 420
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
