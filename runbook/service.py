@@ -135,6 +135,7 @@ class Service(Reader):
         *,
         until: str | None = None,
         only: Collection[str] = (),
+        retry_failed: bool = False,
         stop_event: threading.Event | None = None,
         listen: Listener = ignore,
     ) -> RunResult:
@@ -143,6 +144,7 @@ class Service(Reader):
         Args:
             until: only what this task needs, and the task itself.
             only: only these tasks.
+            retry_failed: make failed tasks ready again first.
             stop_event: set it to leave; what runs on hosts goes on.
 
         Raises:
@@ -159,6 +161,8 @@ class Service(Reader):
         lease = self.store.acquire(ENGINE, holder)
         try:
             world = replace(self._world(listen), lease=lease)
+            if retry_failed:
+                self._retry_failed(scope)
             engine = Engine(world, scope=scope)
             return engine.run(stop_event or threading.Event(), moved=self._keep_progress)
         finally:
@@ -353,6 +357,13 @@ class Service(Reader):
             lease=None,
             listen=listen,
         )
+
+    def _retry_failed(self, scope: frozenset[str]) -> None:
+        reason = f"retried by {self.store.actor}"
+        with self.store.write() as tx:
+            for task in tx.tasks():
+                if task.state is TaskState.FAILED and (not scope or task.id in scope):
+                    tx.move_task(task.id, TaskState.READY, expect={TaskState.FAILED}, reason=reason)
 
     def _keep_progress(self) -> None:
         self.write_progress()

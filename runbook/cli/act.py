@@ -35,6 +35,7 @@ OUTCOMES = {
 @click.command("run")
 @click.argument("tasks", nargs=-1)
 @click.option("--until", metavar="TASK", help="Only what TASK needs, and TASK itself.")
+@click.option("--retry-failed", is_flag=True, help="Make failed tasks ready again first.")
 @expect_option
 @json_option
 @click.pass_obj
@@ -42,6 +43,7 @@ def run_command(
     workspace: Path,
     tasks: tuple[str, ...],
     until: str | None,
+    retry_failed: bool,
     expect_rev: int | None,
     as_json: bool,
 ) -> None:
@@ -59,6 +61,7 @@ def run_command(
             result = service.run(
                 until=until,
                 only=tasks,
+                retry_failed=retry_failed,
                 stop_event=stop_event,
                 listen=ignore if as_json else Follow(),
             )

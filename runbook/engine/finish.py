@@ -82,7 +82,7 @@ def conclude(
 ) -> None:
     """Commits checks, results and verdict in one transaction."""
     ok = cls is FailureClass.OK
-    again = None if ok else _retry(task, attempt, cls)
+    again = None if ok else retry_reason(task, attempt, cls)
     with world.store.write(lease=world.lease) as tx:
         for check, result in zip(checks, results, strict=bool(results)):
             tx.record_check(
@@ -115,7 +115,7 @@ def conclude(
         world.emit(Info(text=f"{task.id}: {again}"))
 
 
-def _retry(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
+def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     """Why the task is tried again by itself, or None."""
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))

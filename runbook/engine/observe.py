@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from remote import Host, JobStatus, Unreachable
 from runbook.engine import services
 from runbook.engine.events import Info, LogGrew, Progressed
-from runbook.engine.finish import finish
+from runbook.engine.finish import finish, retry_reason
 from runbook.engine.logs import live_of, mirror
 from runbook.engine.start import CONTROL, launch
 from runbook.errors import CannotStart
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 UNBORN = frozenset({AttemptState.INTENDED, AttemptState.PUBLISHED})
 BEFORE_RUNNING = UNBORN | {AttemptState.STARTED}
-LOST = {
-    "reboot": FailureClass.LOST_REBOOT,
-    "rebuilt": FailureClass.LOST_REBUILT,
-    "supervisor_died": FailureClass.LOST_SUPERVISOR_DIED,
-    "evidence_gone": FailureClass.LOST_EVIDENCE_GONE,
-}
 
 
 def observe(world: World, snapshot: Snapshot) -> None:
@@ -95,7 +89,7 @@ def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host:
         case "burned":
             burned(world, task, attempt, status)
         case _:
-            lost(world, task, attempt, status)
+            lost(world, task, attempt, status, host)
 
 
 def running(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
@@ -181,10 +175,12 @@ def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Non
     )
 
 
-def lost(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
-    """No outcome can be known. A person decides, with the evidence at hand."""
-    reason = status.evidence.get("lost") or status.reason
-    cls = LOST.get(str(reason), FailureClass.LOST_EVIDENCE_GONE)
+def lost(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+    """No outcome can be known. A person decides, or decided beforehand by a retry policy.
+
+    Before another attempt is allowed, whatever the lost one left is swept and shown to be gone.
+    """
+    cls = FailureClass(status.cls or "lost_evidence_gone")
     world.move(
         task,
         TaskState.ATTENTION,
@@ -194,6 +190,13 @@ def lost(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
         cls=cls,
         evidence=evidence_of(status),
     )
+    again = retry_reason(task, attempt, cls)
+    if again is None:
+        return
+    job = attempt.detail["job"]
+    report = host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
+    if report.state == "stopped":
+        world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
 
 
 def abandon_control(world: World, task: Task, attempt: Attempt) -> None:

@@ -62,7 +62,8 @@ def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:
     gate = task.definition.get("gate")
     if task.kind is not TaskKind.MANUAL and (not gate or is_approved(snapshot, task)):
         return False
-    world.move(task, TaskState.GATED, reason=f"waits for a person: {gate or task.title}")
+    ask = gate or task.definition["with"].get("ask", task.title)
+    world.move(task, TaskState.GATED, reason=f"waits for a person: {ask}")
     return True
 
 
@@ -95,7 +96,7 @@ def precheck(task: Task, plan: StepPlan, host: Host) -> None:
     Raises:
         CannotStart: one of them does not hold.
     """
-    ports = plan.job.ports if plan.job else ()
+    ports = ports_of(task, plan)
     named = {check["port_free"]["port"] for check in plan.precheck if "port_free" in check}
     checks: list[Check] = [
         *plan.precheck,
@@ -106,6 +107,13 @@ def precheck(task: Task, plan: StepPlan, host: Host) -> None:
     for check, result in zip(checks, host.check(checks), strict=True):
         if result.verdict != "pass":
             raise CannotStart(*_cannot(task, check, result.evidence))
+
+
+def ports_of(task: Task, plan: StepPlan) -> tuple[int, ...]:
+    """The ports that the step uses and those that the task reserves."""
+    reserved = (name.partition(":") for name in task.resources)
+    own = (int(number) for kind, _, number in reserved if kind == "port")
+    return tuple(sorted({*(plan.job.ports if plan.job else ()), *own}))
 
 
 def _cannot(task: Task, check: Check, evidence: Mapping[str, Any]) -> tuple[str]:
@@ -140,7 +148,7 @@ def begin(
             "env": dict(plan.job.env),
             "cwd": plan.job.cwd,
             "time_limit_s": plan.job.time_limit_s or task.definition.get("timeout_s"),
-            "ports": list(plan.job.ports),
+            "ports": list(ports_of(task, plan)),
             "grace_s": plan.job.grace_s,
         }
     to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
