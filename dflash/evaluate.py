@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import sys
 import threading
 from concurrent.futures.process import BrokenProcessPool
@@ -349,24 +350,28 @@ def _records(
         for prompt in todo:
             yield bench.evaluate(prompt.id, prompt.tokens)
         return
-    with concurrent.futures.ProcessPoolExecutor(
+    others = set(multiprocessing.active_children())
+    pool = concurrent.futures.ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
         initargs=(spec, todo[0].tokens),
-    ) as pool:
-        try:
-            jobs = [pool.submit(_work, prompt.id, prompt.tokens) for prompt in todo]
-            for job in concurrent.futures.as_completed(jobs):
-                yield job.result()
-        except BrokenProcessPool:
-            raise DflashError(
-                "a worker process of the evaluation died",
-                "Often memory: each worker holds the target once. Run again with fewer --workers; "
-                "finished prompts are kept.",
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    )
+    try:
+        jobs = [pool.submit(_work, prompt.id, prompt.tokens) for prompt in todo]
+        for job in concurrent.futures.as_completed(jobs):
+            yield job.result()
+    except BrokenProcessPool:
+        raise DflashError(
+            "a worker process of the evaluation died",
+            "Often memory: each worker holds the target once. Run again with fewer --workers; "
+            "finished prompts are kept.",
+        ) from None
+    finally:
+        # On success nobody works any more; on an interruption nobody's prompt is waited for.
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 _bench: Bench | None = None
@@ -379,6 +384,7 @@ def _start_worker(spec: BenchSpec, warm_up: list[int]) -> None:
 
     parent = multiprocessing.parent_process()
     assert parent is not None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     _bench = Bench(spec)
     _bench.warm_up(warm_up)

@@ -18,6 +18,7 @@ def tiny_config(kind: str, **changes: Any) -> Any:
         "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 16, "max_position_embeddings": 512, "tie_word_embeddings": True,
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "rope_theta": 1e4,
     }  # fmt: skip
     if kind == "qwen3":
         return transformers.Qwen3Config(**(shape | changes))
@@ -58,4 +59,27 @@ def save_tiny_target(path: Path, kind: str = "qwen3", **options: Any) -> Path:
     model = tiny_target(kind, **options)
     model.generation_config.eos_token_id = model.config.eos_token_id
     model.save_pretrained(path)
+    return path
+
+
+def tiny_drafter_config(kind: str = "qwen3", **changes: Any) -> Any:
+    from dflash.config import DrafterConfig
+
+    text = tiny_config(kind).to_dict()
+    options: dict[str, Any] = {
+        "num_layers": 2,
+        "block_size": 4,
+        "mask_token_id": 3,
+        "taps": (1, 2, 3) if kind == "hybrid" else (1, 3, 6),
+    }
+    return DrafterConfig.from_target_config(text, **(options | changes))
+
+
+def save_tiny_drafter(path: Path, kind: str = "qwen3", *, seed: int = 1, **changes: Any) -> Path:
+    import torch
+
+    from dflash.drafter import Drafter, save_drafter
+
+    torch.manual_seed(seed)
+    save_drafter(Drafter(tiny_drafter_config(kind, **changes)), path)
     return path
