@@ -37,7 +37,7 @@ AnyScalar = Annotated[
 class FileModel(BaseModel):
     """Part of a runbook file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RoleFile(FileModel):
@@ -63,7 +63,22 @@ def _need(value: object) -> object:
 ShortNeed = Annotated[
     NeedFile,
     BeforeValidator(_need),
-    WithJsonSchema({"anyOf": [{"type": "string"}, NeedFile.model_json_schema()]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "description": "The task that goes first."},
+                {
+                    "type": "object",
+                    "properties": {
+                        "task": {"type": "string"},
+                        "condition": {"enum": ["ok", "any"], "default": "ok"},
+                    },
+                    "required": ["task"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
 ]
 
 

@@ -28,7 +28,7 @@ Kind = Literal["once", "service", "manual"]
 class StepArgs(BaseModel):
     """Arguments of a step type: the `with` of a task."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NoHost(Exception):

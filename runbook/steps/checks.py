@@ -18,7 +18,7 @@ JsonScalar = str | int | float | bool | None
 class CheckArgs(BaseModel):
     """Arguments of one check."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class FileCheck(CheckArgs):
