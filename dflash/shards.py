@@ -152,6 +152,7 @@ class _Batch:
     """Numpy views over one record batch; the views keep the map alive."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
+        batch.validate()  # a flipped bit in an offset must not become a read outside the map
         self.rows: int = batch.num_rows
         self._ids = batch.column("id")
         self._offsets = batch.column("input_ids").offsets.to_numpy()
@@ -184,7 +185,7 @@ def _open_shard(path: Path, entry: dict[str, Any]) -> list[_Batch]:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         batches = [_Batch(reader.get_batch(n)) for n in range(reader.num_record_batches)]
-    except (pa.ArrowInvalid, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise InputInvalid(f"{path} is no shard of a tokenized set: {error}", torn) from error
     if sum(batch.rows for batch in batches) != entry["rows"]:
         raise InputInvalid(f"{path} does not hold the {entry['rows']} rows of the manifest", torn)
@@ -193,7 +194,7 @@ def _open_shard(path: Path, entry: dict[str, Any]) -> list[_Batch]:
 
 def verify(path: Path, split: str) -> list[str]:
     """Digests of a whole split against its manifest; returns one sentence per difference."""
-    entries = TokenizedSet(path, split).manifest["splits"][split]["shards"]
+    entries = read_json(path / MANIFEST, "tokenized set's manifest")["splits"][split]["shards"]
     return [
         f"{split}/{entry['file']} differs from the manifest's sha256"
         for entry in entries

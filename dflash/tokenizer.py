@@ -38,8 +38,15 @@ class TargetTokenizer:
         self.vocab_size = len(self._hf)
         self.eos_token_id: int | None = self._hf.eos_token_id
         self.special_ids = frozenset(self.added.values())
+        self.markup_ids = frozenset(
+            number for content, number in self.added.items() if content in MODEL_MARKUP
+        )
         self.think_open = self.added.get("<think>")
         self.think_close = self.added.get("</think>")
+
+    @property
+    def knows_thinking(self) -> bool:
+        return self.think_open is not None and self.think_close is not None
 
     def encode_prompt(
         self,
