@@ -10,8 +10,17 @@ from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, told
 from runbook.units import Size  # noqa: TC001 (pydantic reads it)
 
-# Which of the two it became is known to the payload alone, and said in its results.
-_EITHER = 'test -s "$0/manifest.json" || test -s "$1/manifest.json"'
+# Which of the two it became is known to the payload alone. It is kept beside the copy on disk, so
+# that a check can tell later that the copy in memory is gone: a restart takes it.
+_COPY = 'python3 "$0" "$@" && cp -- "$RUNBOOK_OUT" "$PLACE.part" && mv -- "$PLACE.part" "$PLACE"'
+_STILL_THERE = """\
+import json, os, sys
+folder = json.load(open(sys.argv[1]))["path"]
+for entry in json.load(open(os.path.join(folder, "manifest.json")))["files"]:
+    if os.path.getsize(os.path.join(folder, entry["path"])) != entry["size"]:
+        sys.exit("%s in %s has another size" % (entry["path"], folder))
+print(folder)
+"""
 
 
 class ModelCopyArgs(StepArgs):
@@ -40,9 +49,12 @@ class ModelCopy(Step[ModelCopyArgs]):
     Args = ModelCopyArgs
 
     def plan(self, args: ModelCopyArgs, ctx: StepContext) -> StepPlan:
+        place = f"{args.disk}.place.json"
         job = JobPlan(
             argv=(
-                "python3",
+                "/bin/sh",
+                "-c",
+                _COPY,
                 f"{ctx.ship('payloads')}/model_copy.py",
                 *flag("--source", args.source),
                 *flag("--shm", args.shm),
@@ -53,13 +65,15 @@ class ModelCopy(Step[ModelCopyArgs]):
                 *flag("--files", args.files),
             ),
             cwd=ctx.work,
+            env={"PLACE": place},
         )
-        places = ["/bin/sh", "-c", _EITHER, args.shm, args.disk]
         return StepPlan(
             summary=(
                 f"copy {args.source} to {args.shm}, or to {args.disk} when memory is short",
                 *told(job, ctx),
             ),
             job=job,
-            done_when=({"command": {"argv": places, "timeout_s": 30}},),
+            done_when=(
+                {"command": {"argv": ["python3", "-c", _STILL_THERE, place], "timeout_s": 60}},
+            ),
         )

@@ -23,6 +23,8 @@ def commands(first: str) -> list[tuple[str, list[str]]]:
     found = []
     for path in sorted(CASES.glob("*/*.json")):
         argv = json.loads(path.read_text()).get("argv", [])
+        if argv[:2] == ["/bin/sh", "-c"] and argv[2].startswith("python3 "):
+            argv = ["python3", *argv[3:]]
         if argv and argv[0].endswith(first):
             found.append((f"{path.parent.name}-{path.stem}", argv))
     return found
