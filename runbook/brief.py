@@ -17,19 +17,21 @@ LAST_EVENTS = 8
 LONGEST = 160
 
 
-def render_brief(view: View, events: Iterable[Event] = ()) -> str:
-    """Markdown, bounded, in a stable order. Everything a host said is quoted."""
+def render_brief(view: View, events: Iterable[Event] = (), *, titled: bool = True) -> str:
+    """Markdown, bounded, in a stable order. Everything a host said is quoted.
+
+    Args:
+        titled: with title and goal; PROGRESS.md has them above.
+    """
     snapshot = view.snapshot
     tasks = [task for task in snapshot.tasks if not task.removed]
     counts = Counter(task.state.value for task in tasks)
     said = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    title = one_line(snapshot.meta.title or snapshot.meta.name)
+    head = [f"# {title}", "", f"Goal: {' '.join(snapshot.meta.goal.split()) or 'not stated'}", ""]
     lines = [
-        (
-            f"**{one_line(snapshot.meta.title or snapshot.meta.name)}** at revision "
-            f"{snapshot.revision}: {said}."
-        ),
-        "",
-        f"Goal: {one_line(snapshot.meta.goal or 'not stated')}",
+        *(head if titled else ()),
+        f"At revision {snapshot.revision}: {said}.",
         "",
         f"**Next safe action:** {_next(view)}",
     ]
@@ -55,7 +57,7 @@ def render_brief(view: View, events: Iterable[Event] = ()) -> str:
             if note.decision
         ],
     )
-    recent = [event for event in events if event.kind == "task.moved"][-LAST_EVENTS:]
+    recent = [event for event in events if _worth_telling(event)][-LAST_EVENTS:]
     lines += _section("Recently", [_event_line(event) for event in recent])
     return "\n".join(lines) + "\n"
 
@@ -115,6 +117,11 @@ def _result_line(task: Task) -> str:
     shown = ", ".join(f"{key} {value:g}" for key, value in list(_numbers(task).items())[:6])
     kind = " (service)" if task.kind is TaskKind.SERVICE else ""
     return f"`{task.id}`{kind}: {shown}"
+
+
+def _worth_telling(event: Event) -> bool:
+    """Moves that somebody or something made; blocked and ready only follow from them."""
+    return event.kind == "task.moved" and event.payload.get("to") not in ("blocked", "ready")
 
 
 def _event_line(event: Event) -> str:

@@ -313,7 +313,7 @@ class Service(Reader):
         events = self.events(after=max(0, snapshot.revision - BRIEF_EVENTS))
         view = View(snapshot=snapshot, next=next_action(snapshot, engine=None))
         phases = json.loads(snapshot.meta.extra.get("phases", "{}"))
-        return render(snapshot, brief=render_brief(view, events), phases=phases)
+        return render(snapshot, brief=render_brief(view, events, titled=False), phases=phases)
 
     def write_progress(self, *, force: bool = False) -> Mirrored:
         """Brings PROGRESS.md up to date; an edit found in its managed part is kept as a note."""

@@ -151,7 +151,13 @@ class RunbookFile(FileModel):
     """A runbook."""
 
     version: Annotated[Literal[1], Field(description="Version of this format.")]
-    name: Annotated[Slug, Field(description="Short name: letters, digits, dashes.")]
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z][a-z0-9._-]{0,59}$",
+            description="Short name: letters, digits, dots, dashes. Not used in references.",
+        ),
+    ]
     title: Annotated[str, Field(min_length=1, description="One line for people.")]
     goal: Annotated[str, Field(description="What is true when all is done.")] = ""
     params: Annotated[
