@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
@@ -19,6 +20,7 @@ from runbook.tui.bridge import Bridge, Broke, Carried, RunEnded, Told
 from runbook.tui.commands import BoardCommands
 from runbook.tui.describe import Looks
 from runbook.tui.dialogs import ConfirmScreen
+from runbook.tui.logs import Streams
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
 from runbook.tui.verbs import Verbs
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 
     from runbook.tui.ports import Opener, ServicePort
 
+
 TICK_S = 0.1
 SLOW_EVERY = 10
 """Ticks between looks that no commit announces: ages, elapsed times, another client's progress."""
+
+REST = 3.0
+"""A large graph is read less often: at most a quarter of the time goes into it."""
 
 _OUTCOMES = {
     "done": Exit.OK, "until": Exit.OK, "gate": Exit.NEEDS_APPROVAL, "held": Exit.CONFLICT,
@@ -76,7 +82,9 @@ class RunbookApp(App[int]):
         super().__init__()
         self.service: ServicePort = opener()
         self.view: View = self.service.view()
+        self.streams = Streams(self.service)
         self.bridge = Bridge(opener, crash_file=crash_file)
+        self.board = BoardScreen()
         self.verbs = Verbs(self)
         self.read_only = read_only
         self.now = clock
@@ -84,6 +92,9 @@ class RunbookApp(App[int]):
         self._autorun = autorun and not read_only
         self._run_seconds: float | None = None
         self._ticks = 0
+        self._due = False
+        self._rest_until = 0.0
+        self._left_running = False
         self._progress: dict[str, Live] = {}
         self._environment = os.environ if environment is None else environment
         self._glyphs = glyphs.choose(self._environment)
@@ -96,10 +107,12 @@ class RunbookApp(App[int]):
 
     def on_mount(self) -> None:
         """The board first, then whatever moves it."""
-        self.board = BoardScreen()
         self.push_screen(self.board)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
         self._take_theme()
+
+    def begin(self) -> None:
+        """The board is there: facts may come."""
         self.set_interval(TICK_S, self.tick)
         if self._autorun:
             self.verbs.run()
@@ -115,8 +128,12 @@ class RunbookApp(App[int]):
         told = self.bridge.drain()
         for fact in told:
             self._hear(fact)
-        if told or self._ticks % SLOW_EVERY == 0 or self._written():
+        self._due = self._due or bool(told) or self._ticks % SLOW_EVERY == 0 or self._written()
+        if self._due and time.monotonic() >= self._rest_until:
+            self._due = False
+            began = time.monotonic()
             self.refresh_view()
+            self._rest_until = time.monotonic() + REST * (time.monotonic() - began)
         for screen in self.screen_stack:
             if isinstance(screen, (BoardScreen, LogScreen)) and screen.ready:
                 screen.tick()
@@ -253,14 +270,19 @@ class RunbookApp(App[int]):
         return [task.id for task in self.view.snapshot.tasks if task.state in model.OPEN]
 
     def _leave(self) -> None:
+        self._left_running = self.bridge.engine_runs
         self.bridge.close()
+        for fact in self.bridge.drain():
+            if isinstance(fact, RunEnded):
+                self.result = fact.result
         self.refresh_view()
-        self.exit(self.exit_code(), message=self.farewell())
+        code = self.exit_code()
+        self.exit(code, code, message=self.farewell())
 
     def exit_code(self) -> int:
         """What the run came to, as every verb tells it."""
         if self.result is None:
-            return int(Exit.OK) if not self._autorun else int(Exit.STILL_RUNNING)
+            return int(Exit.STILL_RUNNING if self._left_running else Exit.OK)
         return int(_OUTCOMES.get(self.result.outcome, Exit.OK))
 
     def farewell(self) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ OPEN = RUNNING | {"serving", "unhealthy"}
 WAITING = frozenset({"gated"})
 TROUBLE = frozenset({"failed", "unhealthy", "attention", "stale"})
 FINISHED = frozenset({"done", "skipped"})
-RETRIABLE = frozenset({"failed", "attention", "stale", "unhealthy"})
+RETRIABLE = frozenset({"failed", "attention", "stale", "skipped"})
 SKIPPABLE = frozenset({"draft", "blocked", "ready", "gated", "failed", "attention", "stale"})
 
 
@@ -55,11 +56,13 @@ def rows(view: View, *, now: datetime, needle: str = "", trouble: bool = False) 
         if not task.removed:
             phases.setdefault(task.phase, []).append(task)
     out: list[Row] = []
+    titles = phase_titles(view)
     for phase, tasks in phases.items():
         shown = [task for task in tasks if _matches(task, needle, trouble)]
         if shown:
             finished = sum(task.state in FINISHED for task in tasks)
-            out.append(PhaseRow(title=phase_title(phase), finished=finished, total=len(tasks)))
+            title = fmt.clean(titles.get(phase) or "") or phase_title(phase)
+            out.append(PhaseRow(title=title, finished=finished, total=len(tasks)))
             out.extend(task_row(view, task, now) for task in shown)
     return out
 
@@ -88,6 +91,31 @@ def host_of(view: View, task: Task) -> HostBinding | None:
     return next((host for host in view.snapshot.hosts if host.role == task.role), None)
 
 
+def seen(view: View, role: str | None) -> str | None:
+    """When the machine behind a role last answered anybody we know of."""
+    snapshot = view.snapshot
+    times = [host.seen_at for host in snapshot.hosts if host.role == role and host.seen_at]
+    for name, live in view.live.items():
+        task = snapshot.by_id.get(name)
+        if task is not None and task.role == role:
+            times.append(live.seen_at)
+    times += [
+        attempt.started_at
+        for attempt in snapshot.attempts
+        if attempt.host == role and attempt.started_at
+    ][-1:]
+    return max(times, default=None)
+
+
+def phase_titles(view: View) -> dict[str, str]:
+    """The titles that the runbook file gives its phases."""
+    try:
+        titles = json.loads(view.snapshot.meta.extra.get("phases", "{}"))
+    except ValueError:
+        return {}
+    return titles if isinstance(titles, dict) else {}
+
+
 def phase_title(phase: str) -> str:
     """`target_server` as `Target server`."""
     words = fmt.clean(phase).replace("_", " ").replace("-", " ").strip()
@@ -105,8 +133,10 @@ def counts(view: View) -> dict[str, int]:
 
 def progress_of(view: View, task: str) -> Mapping[str, Any] | None:
     """The newest progress line anybody told us of."""
-    live = view.live.get(task)
-    return live.progress if live is not None else None
+    live, attempt = view.live.get(task), view.snapshot.latest_attempt(task)
+    if live is None or attempt is None or live.attempt != attempt.id:
+        return None  # of an attempt before: the file of observations is not part of the graph
+    return live.progress
 
 
 def fraction(progress: Mapping[str, Any] | None) -> float | None:

@@ -216,7 +216,7 @@ def _where(subject: Subject, looks: Looks) -> Text:
         return line
     where = "this machine" if host.kind == "local" else f"{host.user}@{host.address}:{host.port}"
     line.append(f"  {fmt.clean(where)}", inks.muted)
-    seen = fmt.between(host.seen_at, subject.now)
+    seen = fmt.between(model.seen(subject.view, task.role), subject.now)
     if seen is not None:
         line.append(f", seen {fmt.duration(seen)} ago", inks.muted)
     return line

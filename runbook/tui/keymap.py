@@ -52,19 +52,19 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="retry", keys="R", shown="R", action="retry", label="Retry", group=RUN, writes=True,
-        help="Give a failed task a new attempt", cli="runbook retry {task}",
+        help="A new attempt for a failed or lost task", cli="runbook retry {task}",
     ),
     Key(
         id="skip", keys="s", shown="s", action="skip", label="Skip", group=RUN, writes=True,
-        help="Skip the task, with a reason", cli="runbook skip {task} --reason WHY",
+        help="Skip the task, with a reason", cli="runbook skip {task} --reason ...",
     ),
     Key(
         id="approve", keys="c", shown="c", action="approve", label="Approve", group=RUN,
-        writes=True, help="Confirm a gate", cli="runbook gate {task} --approve",
+        writes=True, help="Confirm a gate", cli="runbook gate approve {task}",
     ),
     Key(
         id="note", keys="n", shown="n", action="note", label="Note", group=RUN, writes=True,
-        help="Write a note to the task", cli="runbook note --task {task} TEXT",
+        help="Write a note to the task", cli="runbook note TEXT --task {task}",
     ),
     Key(
         id="down", keys="j,down", shown="j ↓", action="move(1)", label="Down", group=MOVE,
@@ -129,11 +129,11 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="follow", keys="f", shown="f", action="follow", label="Follow", group=LOOK,
-        help="Follow the end of the log", cli="runbook logs {task} --follow",
+        help="Follow the end of the log", cli="runbook logs {task} -f",
     ),
     Key(
         id="stream", keys="e", shown="e", action="stream", label="Out/err", group=LOOK,
-        help="Switch between output and errors", cli="runbook logs {task} --stream err",
+        help="Switch between output and errors", cli="runbook logs {task} --err",
     ),
     Key(
         id="brief", keys="B", shown="B", action="brief", label="Brief", group=LOOK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -14,18 +15,49 @@ if TYPE_CHECKING:
     from runbook.tui.describe import Looks
     from runbook.tui.ports import ServicePort
     from runbook.tui.widgets.log_view import LogView
+    from runbook.views import View
+
+ASK_AGAIN_S = 1.0
 
 
-def stream_of(service: ServicePort, task: str, wanted: str | None) -> tuple[str, Path | None]:
-    """The chosen stream; unchosen, the errors only when the output is empty."""
-    if wanted is not None:
-        return wanted, service.log_path(task, wanted)
-    out = service.log_path(task, "out")
-    if not _size(out):
-        err = service.log_path(task, "err")
-        if _size(err):
-            return "err", err
-    return "out", out
+class Streams:
+    """Where the streams of the newest attempt of each task are.
+
+    A found path is kept for good; one that is not there yet is asked for again when a second has
+    passed, because the service reads the graph to answer.
+    """
+
+    def __init__(self, service: ServicePort) -> None:
+        self._service = service
+        self._known: dict[tuple[str, str], Path] = {}
+        self._missed: dict[tuple[str, str], float] = {}
+
+    def path(self, view: View, task: str, stream: str) -> Path | None:
+        """The local copy of one stream; None while there is none."""
+        attempt = view.snapshot.latest_attempt(task)
+        if attempt is None:
+            return None
+        key = (attempt.id, stream)
+        known, now = self._known.get(key), time.monotonic()
+        if known is not None or now - self._missed.get(key, -9.0) < ASK_AGAIN_S:
+            return known
+        found = self._service.log_path(task, stream)
+        if found is None:
+            self._missed[key] = now
+        else:
+            self._known[key] = found
+        return found
+
+    def choose(self, view: View, task: str, wanted: str | None) -> tuple[str, Path | None]:
+        """The wanted stream; with no wish, the errors only when the output is empty."""
+        if wanted is not None:
+            return wanted, self.path(view, task, wanted)
+        out = self.path(view, task, "out")
+        if not _size(out):
+            err = self.path(view, task, "err")
+            if _size(err):
+                return "err", err
+        return "out", out
 
 
 def title_of(view: LogView, stream: str, looks: Looks) -> Text:

@@ -38,6 +38,9 @@ class ServicePort(Protocol):
     def retry(self, task: str) -> Any:
         """Make a failed task ready for a new attempt."""
 
+    def supersede(self, task: str, *, reason: str) -> Any:
+        """Give a lost attempt up, for a reason, so that a new one may begin."""
+
     def skip(self, task: str, reason: str) -> Any:
         """Leave a task out, for a reason."""
 

@@ -80,6 +80,7 @@ class Verbs:
             return
         if self._app.bridge.start_engine():
             self._app.did("runbook run")
+            self._app.redraw()
         else:
             self._app.tell("It runs already; it stops at the next gate, failure, or the end.")
 
@@ -103,7 +104,25 @@ class Verbs:
         if self._refused("retry", task):
             return
         assert task is not None
-        self._send(f"runbook retry {task.id}", lambda service: service.retry(task.id))
+        if task.state == "attention":
+            self._supersede(task)
+        else:
+            self._send(f"runbook retry {task.id}", lambda service: service.retry(task.id))
+
+    def _supersede(self, task: Task) -> None:
+        """A lost attempt may still run somewhere; giving it up takes a reason."""
+        self._app.push_screen(
+            AskScreen(
+                f"Give up the lost attempt of {task.id}?",
+                f"{task.reason} Its host is asked to make sure that nothing of it runs, then a "
+                "new attempt may begin. Why?",
+                needed=True,
+            ),
+            lambda why: None if not why else self._send(
+                f"runbook supersede {task.id} --reason {shlex.quote(why)}",
+                lambda service: service.supersede(task.id, reason=why),
+            ),
+        )  # fmt: skip
 
     def skip(self, task: Task | None) -> None:
         """Leave a task out; the reason is kept."""
@@ -125,10 +144,12 @@ class Verbs:
         assert task is not None
         self._app.push_screen(
             AskScreen(
-                f"Approve {task.id}?", task.reason or task.title, hint="a word on why (may be empty)"
+                f"Approve {task.id}?",
+                task.reason or task.title,
+                hint="what was looked at (may stay empty)",
             ),
             lambda why: None if why is None else self._send(
-                f"runbook gate {task.id} --approve",
+                f"runbook gate approve {task.id}{f' --reason {shlex.quote(why)}' if why else ''}",
                 lambda service: service.approve(task.id, why),
             ),
         )  # fmt: skip
@@ -145,7 +166,7 @@ class Verbs:
                 needed=True,
             ),
             lambda text: None if not text else self._send(
-                f"runbook note {f'--task {name} ' if name else ''}{shlex.quote(text)}",
+                f"runbook note {shlex.quote(text)}" + (f" --task {name}" if name else ""),
                 lambda service: service.note(text, task=name),
             ),
         )  # fmt: skip

@@ -259,6 +259,9 @@ class FakeService:
     def retry(self, task: str) -> None:
         self._act("retry", task).move(task, "ready")
 
+    def supersede(self, task: str, *, reason: str) -> None:
+        self._act("supersede", task, reason).move(task, "ready", reason)
+
     def skip(self, task: str, reason: str) -> None:
         self._act("skip", task, reason).move(task, "skipped", reason)
 
@@ -363,7 +366,7 @@ def example(folder: Path) -> World:
     world.next = NextAction(
         verb="approve",
         task="audit",
-        command="runbook gate audit --approve",
+        command="runbook gate approve audit",
         reason="audit waits for a person; train goes on meanwhile",
     )
     world.write_log("train", "out", training_log(620))

@@ -14,7 +14,7 @@ from runbook.tui import format as fmt
 from runbook.tui import verbs
 from runbook.tui.describe import Subject, describe
 from runbook.tui.keymap import BY_ID, KEYS, bindings
-from runbook.tui.logs import stream_of, title_of
+from runbook.tui.logs import title_of
 from runbook.tui.metrics import Metrics
 from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, NextBar, facts_age
 from runbook.tui.widgets.log_view import LogView
@@ -116,6 +116,7 @@ class BoardScreen(Screen[None]):
         self.tasks.border_title = "Tasks"
         self.ready = True
         self.draw()
+        self.home.begin()
 
     def on_resize(self) -> None:
         """Lines are fitted to the width."""
@@ -203,14 +204,14 @@ class BoardScreen(Screen[None]):
         return self._plan[1]
 
     def _follow_metrics(self, task: Task) -> None:
-        path = self.home.service.log_path(task.id, "progress")
+        path = self.home.streams.path(self.home.view, task.id, "progress")
         if path != self._metrics.path:
             self._metrics = Metrics(path)
             self._metrics.poll(1 << 24)
 
     def _log(self, task: Task) -> None:
-        service, looks, view = self.home.service, self.home.looks, self.log_view
-        stream, path = stream_of(service, task.id, self.stream)
+        looks, view = self.home.looks, self.log_view
+        stream, path = self.home.streams.choose(self.home.view, task.id, self.stream)
         placeholder = "No output yet" if path is not None else "No attempt has written here"
         view.show(path, looks, placeholder=placeholder)
         view.border_title = title_of(view, stream, looks)
@@ -293,7 +294,8 @@ class BoardScreen(Screen[None]):
         self.tasks.focus()
 
     def action_open(self) -> None:
-        self.query_one("#detail").focus()
+        if self.tasks.has_focus:
+            self.query_one("#detail").focus()
 
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)
@@ -314,7 +316,7 @@ class BoardScreen(Screen[None]):
 
     def action_stream(self) -> None:
         if self.current_task is not None:
-            shown, _ = stream_of(self.home.service, self.current_task.id, self.stream)
+            shown, _ = self.home.streams.choose(self.home.view, self.current_task.id, self.stream)
             self.stream = "out" if shown == "err" else "err"
             self._log(self.current_task)
 

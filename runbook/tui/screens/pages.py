@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from runbook.tui import format as fmt
 from runbook.tui.keymap import APP, BY_ID, KEYS, LOOK, MOVE, RUN, bindings
-from runbook.tui.logs import stream_of, title_of
+from runbook.tui.logs import title_of
 from runbook.tui.widgets.bars import CommandBar, KeyBar
 from runbook.tui.widgets.log_view import LogView
 
@@ -73,16 +73,16 @@ class LogScreen(Screen[None]):
     def draw(self) -> None:
         """The file may be another one by now: a retry writes a new log."""
         looks = self.home.looks
-        stream, path = stream_of(self.home.service, self._shown, self._stream)
+        stream, path = self.home.streams.choose(self.home.view, self._shown, self._stream)
         self.log_view.show(path, looks)
         self.log_view.border_title = Text.assemble(
             (fmt.clean(self._shown), looks.inks.strong),
             "  ",
             title_of(self.log_view, stream, looks),
         )
-        follow = " --follow" if self.log_view.follow else ""
+        follow = " -f" if self.log_view.follow else ""
         self.query_one("#command", CommandBar).show(
-            f"runbook logs {self._shown}{' --stream err' if stream == 'err' else ''}{follow}", looks
+            f"runbook logs {self._shown}{' --err' if stream == 'err' else ''}{follow}", looks
         )
         self.query_one("#keys", KeyBar).show(
             [
@@ -121,7 +121,7 @@ class LogScreen(Screen[None]):
         self.log_view.set_follow(not self.log_view.follow)
 
     def action_stream(self) -> None:
-        shown, _ = stream_of(self.home.service, self._shown, self._stream)
+        shown, _ = self.home.streams.choose(self.home.view, self._shown, self._stream)
         self._stream = "out" if shown == "err" else "err"
         self.draw()
 

@@ -27,13 +27,25 @@ _ORDER = (
 )  # fmt: skip
 
 
-class Header(Static):
+class Line(Static):
+    """A bar that is drawn again only when it says something else."""
+
+    said: Text | None = None
+
+    def put(self, text: Text) -> None:
+        """Show this."""
+        if text != self.said:
+            self.said = text
+            self.update(text)
+
+
+class Header(Line):
     """Title, counts, who drives, how old the facts are; below it a ribbon of all tasks."""
 
     def show(self, view: View, looks: Looks, *, driver: str, age: float | None) -> None:
         """Redraw from a view."""
         width = max(20, self.size.width or self.app.size.width)
-        self.update(
+        self.put(
             Text("\n").join([_title(view, looks, driver, age, width), _ribbon(view, looks, width)])
         )
 
@@ -94,7 +106,7 @@ def _ribbon(view: View, looks: Looks, width: int) -> Text:
     return line
 
 
-class NextBar(Static):
+class NextBar(Line):
     """The next safe action: the command first, then why."""
 
     def show(self, view: View, looks: Looks, *, finished: str = "") -> None:
@@ -106,7 +118,7 @@ class NextBar(Static):
                 (f" {looks.glyphs.ok} ", inks.ok),
                 (fmt.clip(finished, width - 3), inks.ok + Style(bold=True)),
             )
-            self.update(Text("\n").join([head, fmt.text(f"   {step.reason}", inks.muted)]))
+            self.put(Text("\n").join([head, fmt.text(f"   {step.reason}", inks.muted)]))
             return
         urgent = step.verb in ("approve", "bind", "supersede", "retry")
         ink = inks.accent if urgent else inks.busy
@@ -121,14 +133,14 @@ class NextBar(Static):
         if step.command:
             head.append(f"   $ {fmt.clean(step.command)}", inks.text)
         head.truncate(width, overflow="ellipsis")
-        self.update(
+        self.put(
             Text("\n").join(
                 [head, Text("   " + fmt.clip(fmt.clean(step.reason), width - 3), style=inks.muted)]
             )
         )
 
 
-class MessageBar(Static):
+class MessageBar(Line):
     """The last thing said. A problem stays until it was read and put away with escape."""
 
     def say(self, text: str, looks: Looks, *, hint: str = "", problem: bool = False) -> None:
@@ -143,7 +155,7 @@ class MessageBar(Static):
             line.append(f"\n   {fmt.clean(hint)}", inks.text)
         if problem:
             line.append("   esc puts this away", inks.faint)
-        self.update(line)
+        self.put(line)
         self.set_class(True, "-shown")
         self.set_class(problem, "-problem")
 
@@ -154,13 +166,13 @@ class MessageBar(Static):
         return shown
 
 
-class CommandBar(Static):
+class CommandBar(Line):
     """The command that does what the key does."""
 
     def show(self, command: str, looks: Looks, *, done: bool = False) -> None:
         """`done` marks what was just carried out."""
         mark = looks.glyphs.ok if done else "$"
-        self.update(
+        self.put(
             Text.assemble(
                 (f" {mark} ", looks.inks.ok if done else looks.inks.faint),
                 (fmt.clean(command), looks.inks.muted),
@@ -170,7 +182,7 @@ class CommandBar(Static):
         )
 
 
-class KeyBar(Static):
+class KeyBar(Line):
     """The keys that work right now. A click is the same as the key."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002
@@ -190,7 +202,7 @@ class KeyBar(Static):
             line.append(f" {key.label}", looks.inks.muted)
             self._spans.append((start, line.cell_len, key.action))
             line.append("   " if width >= 100 else "  ")
-        self.update(line)
+        self.put(line)
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the key under the pointer does."""
@@ -200,14 +212,7 @@ class KeyBar(Static):
 
 
 def facts_age(view: View, now: datetime) -> float | None:
-    """Seconds since the oldest of the newest observations of what runs; None when nothing runs."""
-    ages = []
-    for task in view.snapshot.tasks:
-        if task.state in model.OPEN:
-            live = view.live.get(task.id)
-            host = model.host_of(view, task)
-            seen = live.seen_at if live is not None else host.seen_at if host is not None else None
-            age = fmt.between(seen, now)
-            if age is not None:
-                ages.append(age)
-    return max(ages, default=None)
+    """Seconds since the host heard of longest ago answered; None when nothing runs anywhere."""
+    roles = {task.role for task in view.snapshot.tasks if task.state in model.OPEN}
+    ages = [fmt.between(model.seen(view, role), now) for role in roles]
+    return max((age for age in ages if age is not None), default=None)

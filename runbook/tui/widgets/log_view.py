@@ -105,6 +105,10 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
         if new_value < old_value and new_value < self.max_scroll_y:
             self.set_follow(False)
 
+    def on_unmount(self) -> None:
+        """Let go of the file."""
+        self.file.close()
+
     def on_resize(self) -> None:
         """Stay at the end when following."""
         if self.follow:

@@ -93,7 +93,8 @@ class TaskList(ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_click(self, event: events.Click) -> None:
         """A click puts the cursor there."""
-        index = self.scroll_offset.y + event.y
+        at = event.get_content_offset(self)
+        index = self.scroll_offset.y + at.y if at is not None else -1
         row = self._rows[index] if 0 <= index < len(self._rows) else None
         if isinstance(row, TaskRow):
             self.select(row.task)

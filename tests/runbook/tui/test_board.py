@@ -1,0 +1,507 @@
+"""Behaviour of the board, driven by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.command import CommandPalette
+from textual.widgets import Input, Static
+
+from runbook.engine.events import Info, Problem
+from runbook.tui.app import RunbookApp
+from runbook.tui.dialogs import AskScreen, ConfirmScreen
+from runbook.tui.screens.board import BoardScreen
+from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
+from runbook.tui.widgets.bars import KeyBar, MessageBar
+from tests.support.fake_service import World, broken, make_task, one_task_run, run_until_stopped
+from tests.support.tui_driver import driven, in_front
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+    from textual.widget import Widget
+
+MakeApp = Callable[..., RunbookApp]
+
+
+def shown(app: RunbookApp, selector: str) -> str:
+    """The text of a widget on the screen in front."""
+    widget = app.screen.query_one(selector, Static)
+    return "\n".join(widget.render_line(y).text for y in range(widget.size.height))
+
+
+def listed(app: RunbookApp) -> str:
+    tasks = app.board.tasks
+    return "\n".join(tasks.render_line(y).text for y in range(tasks.size.height))
+
+
+def title(widget: Widget) -> str:
+    """The title in the border of a pane."""
+    return str(widget._border_title)
+
+
+async def go(pilot: Pilot[int], task: str) -> None:
+    """Put the cursor on a task."""
+    app = pilot.app
+    assert isinstance(app, RunbookApp)
+    app.board.go_to(task)
+    await wait_until(lambda: app.board.tasks.current == task, f"the cursor on {task}")
+    await pilot.pause()
+
+
+async def test_the_first_screen_says_what_matters(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.pause()
+        assert "Qwen3.6-27B drafter" in shown(app, "#header")
+        assert "facts 3s old" in shown(app, "#header")
+        assert "Approve audit   $ runbook gate approve audit" in shown(app, "#next")
+        assert app.board.tasks.current == "train"
+        assert "◐ Train the drafter" in listed(app)
+        assert "620/1,000 steps" in shown(app, "#description")
+        assert app.board.log_view.file.line_count == 620
+
+
+async def test_moving_shows_and_ends_following(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        assert app.board.cursor_follows
+        await pilot.press("k")
+        await pilot.pause()
+        assert app.board.tasks.current == "tokenize"
+        assert not app.board.cursor_follows
+        assert "tokenize" in shown(app, "#description") or "Tokenize" in str(
+            title(app.board.query_one("#detail"))
+        )
+        await pilot.press("g")
+        assert app.board.tasks.current == "rent"
+        await pilot.press("G")
+        assert app.board.tasks.current == "push"
+        await pilot.press("up", "down", "j", "ctrl+u", "pagedown")
+        assert app.board.tasks.current == "push"
+        await pilot.press("F")
+        assert app.board.tasks.current == "train"
+
+
+async def test_the_cursor_stays_on_its_task_when_rows_move(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "eval")
+        before = make_task("first", "Comes first", phase="host")
+        world.change(tasks=(before, *world.snapshot.tasks))
+        await wait_until(lambda: "Comes first" in listed(app), "the new row")
+        assert app.board.tasks.current == "eval"
+        gone = tuple(replace(t, removed=t.id == "eval") for t in world.snapshot.tasks)
+        world.change(tasks=gone)
+        await wait_until(lambda: app.board.tasks.current != "eval", "another row")
+        assert app.board.tasks.current in ("train", "export")
+
+
+async def test_the_cursor_goes_along_with_what_runs(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app):
+        world.move("train", "done")
+        world.move("eval", "active")
+        await wait_until(lambda: app.board.tasks.current == "eval", "the running task")
+
+
+async def test_panes_by_tab_and_sideways(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        seen = []
+        for key in ("tab", "tab", "tab", "shift+tab", "h", "left", "right", "enter"):
+            await pilot.press(key)
+            seen.append(app.focused.id if app.focused is not None else None)
+        assert seen == ["detail", "log", "tasks", "log", "log", "log", "log", "log"]
+        await pilot.press("tab", "enter")
+        assert app.focused is not None
+        assert app.focused.id == "detail"
+        await pilot.press("j", "k", "G", "g", "ctrl+d", "ctrl+u", "h")
+        assert app.focused.id == "tasks"
+
+
+async def test_run_until_the_end(make_app: MakeApp, world: World) -> None:
+    world.script = one_task_run("eval")
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("r")
+        assert "runbook run" in shown(app, "#command")
+        await wait_until(lambda: app.result is not None, "the end of the run")
+        await wait_until(lambda: "done" in row_of(app, "Acceptance length"), "the row")
+        assert ("run", None, ()) in world.calls
+        assert not app.bridge.engine_runs
+
+
+async def test_run_twice_is_one_run(make_app: MakeApp, world: World) -> None:
+    world.script = run_until_stopped
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("r")
+        await wait_until(lambda: len(world.calls) == 1, "the run")
+        await pilot.press("r")
+        await wait_until(lambda: "runs already" in shown(app, "#message"), "the message")
+        assert len(world.calls) == 1
+        await wait_until(lambda: "engine here" in shown(app, "#header"), "who drives")
+        app.bridge.close()
+
+
+async def test_a_crash_of_the_engine_is_told_and_kept(
+    make_app: MakeApp, world: World, tmp_path: object
+) -> None:
+    def script(*_: object) -> None:
+        raise ZeroDivisionError("[/] in the engine")
+
+    world.script = script  # type: ignore[assignment]
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("r")
+        await wait_until(lambda: "crash.log" in shown(app, "#message"), "the problem")
+        assert "ZeroDivisionError" in (world.folder / "crash.log").read_text()
+
+
+@pytest.mark.parametrize(("answer", "stopped"), [("enter", False), ("n", False), ("escape", False), ("y", True)])  # fmt: skip
+async def test_stop_asks_by_name_and_defaults_to_no(
+    make_app: MakeApp, world: World, answer: str, stopped: bool
+) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "train")
+        await pilot.press("x")
+        await in_front(app, ConfirmScreen)
+        assert "Stop train?" in shown(app, "#dialog-title")
+        await pilot.press(answer)
+        await in_front(app, BoardScreen)
+        if stopped:
+            await wait_until(lambda: world.state("train") == "failed", "the stop")
+            await wait_until(lambda: "✓ runbook stop train" in shown(app, "#command"), "the word")
+        assert (("stop", "train") in world.calls) is stopped
+
+
+async def test_retry(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        assert "R Retry" in shown(app, "#keys")
+        await pilot.press("R")
+        await wait_until(lambda: world.state("smoke") == "ready", "the retry")
+
+
+async def test_a_lost_attempt_is_given_up_with_a_reason(make_app: MakeApp, world: World) -> None:
+    world.move("smoke", "attention", "lost: the machine was rebooted")
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        await pilot.press("R")
+        await in_front(app, AskScreen)
+        await pilot.press("enter", *"gone", "enter")
+        await wait_until(lambda: ("supersede", "smoke", "gone") in world.calls, "the call")
+
+
+async def test_skip_needs_a_reason(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        await pilot.press("s")
+        await in_front(app, AskScreen)
+        await pilot.press("enter")
+        assert isinstance(app.screen, AskScreen)
+        await pilot.press(*"q is typed", "enter")
+        await wait_until(lambda: world.state("smoke") == "skipped", "the skip")
+        assert ("skip", "smoke", "q is typed") in world.calls
+
+
+async def test_approve_and_note(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "audit")
+        await pilot.press("c")
+        await in_front(app, AskScreen)
+        await pilot.press("enter")
+        await wait_until(lambda: ("approve", "audit", "") in world.calls, "the approval")
+        await in_front(app, BoardScreen)
+        await pilot.press("n")
+        await in_front(app, AskScreen)
+        await pilot.press(*"[/] seen", "enter")
+        await wait_until(lambda: ("note", "[/] seen", "audit", False) in world.calls, "the note")
+        await wait_until(lambda: "me: [/] seen" in shown(app, "#description"), "the note shown")
+
+
+async def test_escape_leaves_a_question_without_a_call(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "audit")
+        for key in ("s", "c", "n"):
+            await pilot.press(key)
+            await in_front(app, AskScreen)
+            await pilot.press("escape")
+            await in_front(app, BoardScreen)
+        assert world.calls == []
+
+
+async def test_an_error_stays_until_it_is_put_away(make_app: MakeApp, world: World) -> None:
+    world.error = broken()
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        await pilot.press("R")
+        await wait_until(lambda: "cannot retry train" in shown(app, "#message"), "the problem")
+        assert "runbook stop train" in shown(app, "#message")
+        app._hear(Info(text="something else"))
+        await pilot.pause()
+        assert "cannot retry train" in shown(app, "#message")
+        await pilot.press("escape")
+        assert not app.board.query_one(MessageBar).has_class("-shown")
+
+
+async def test_a_key_that_does_not_apply_says_why(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "rent")
+        for key, why in (("x", "does not run"), ("R", "did not fail"), ("c", "nobody's yes")):
+            await pilot.press(key)
+            await wait_until(lambda why=why: why in shown(app, "#message"), why)  # type: ignore[misc]
+        assert world.calls == []
+
+
+async def test_read_only_offers_and_does_nothing(make_app: MakeApp, world: World) -> None:
+    app = make_app(read_only=True, autorun=True)
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        for key in "rxRscn":
+            await pilot.press(key)
+            assert isinstance(app.screen, BoardScreen)
+        assert "Read-only" in shown(app, "#message")
+        assert "Retry" not in shown(app, "#keys")
+        assert "read-only" in shown(app, "#header")
+        assert world.calls == []
+
+
+async def test_filter(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("slash", *"serv")
+        await wait_until(lambda: "Tokenize" not in listed(app), "fewer rows")
+        assert "Serve the target" in listed(app)
+        await pilot.press("enter")
+        assert app.focused is app.board.tasks
+        assert "Tokenize" not in listed(app)
+        await pilot.press("escape")
+        await wait_until(lambda: "Tokenize" in listed(app), "all rows")
+        assert not app.board.query_one("#filter", Input).has_class("-shown")
+
+
+async def test_a_filter_without_a_match_is_no_error(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("slash", *"[/] nothing", "enter")
+        await wait_until(lambda: app.board.tasks.current is None, "an empty list")
+        for key in ("j", "k", "g", "G", "x", "R", "s", "c", "L", "e", "f"):
+            await pilot.press(key)
+        assert isinstance(app.screen, BoardScreen)
+        await pilot.press("escape", "escape")
+        await wait_until(lambda: app.board.tasks.current is not None, "a task")
+
+
+async def test_only_failed_and_waiting(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert "Smoke test" in listed(app)
+        assert "Audit" in listed(app)
+        assert "Tokenize" not in listed(app)
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert "Tokenize" in listed(app)
+
+
+async def test_log_follows_until_scrolled_up(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        log = app.board.log_view
+        await wait_until(lambda: log.scroll_offset.y == log.max_scroll_y > 0, "the end")
+        world.write_log("train", "out", b"another line\n", append=True)
+        await wait_until(lambda: log.file.line_count == 621, "growth")
+        assert log.scroll_offset.y == log.max_scroll_y
+        await pilot.press("tab", "tab", "k")
+        assert not log.follow
+        assert "f follows" in title(log)
+        where = log.scroll_offset.y
+        world.write_log("train", "out", b"and another\n", append=True)
+        await wait_until(lambda: log.file.line_count == 622, "growth")
+        assert log.scroll_offset.y == where
+        await pilot.press("f")
+        assert log.follow
+        assert log.scroll_offset.y == log.max_scroll_y
+        await pilot.press("g")
+        assert log.scroll_offset.y == 0
+        assert not log.follow
+        await pilot.press("G")
+        assert log.follow
+
+
+async def test_log_sideways_and_streams(make_app: MakeApp, world: World) -> None:
+    world.write_log("train", "err", b"a warning\n")
+    app = make_app()
+    async with driven(app) as pilot:
+        log = app.board.log_view
+        await pilot.press("tab", "tab", "l", "right", "h")
+        assert log.shift == 20
+        await pilot.press("e")
+        await wait_until(lambda: log.file.line_count == 1, "the error stream")
+        assert "Log err" in title(log)
+        await pilot.press("e")
+        await wait_until(lambda: log.file.line_count == 620, "the output")
+
+
+async def test_errors_are_shown_when_there_is_no_output(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "smoke")
+        assert (
+            app.board.log_view.render_line(0).text.strip() == "curl: (52) Empty reply from server"
+        )
+        await go(pilot, "rent")
+        assert "No attempt" in app.board.log_view.render_line(0).text
+
+
+async def test_log_on_the_whole_screen(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("L")
+        await in_front(app, LogScreen)
+        await pilot.pause()
+        log = app.screen.log_view  # type: ignore[attr-defined]
+        assert log.size.height > 30
+        assert "runbook logs train -f" in shown(app, "#command")
+        world.write_log("train", "out", b"tail\n", append=True)
+        await wait_until(lambda: log.file.line_count == 621, "growth")
+        await pilot.press("k", "j", "ctrl+u", "g", "l", "h", "f", "G", "e", "e")
+        await pilot.press("q")
+        await in_front(app, BoardScreen)
+
+
+async def test_help_brief_and_palette(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        for key, kind in (("question_mark", HelpScreen), ("f1", HelpScreen), ("B", BriefScreen)):
+            await pilot.press(key)
+            await in_front(app, kind)
+            await pilot.press("j", "escape")
+            await in_front(app, BoardScreen)
+        for key in ("colon", "ctrl+p"):
+            await pilot.press(key)
+            await in_front(app, CommandPalette)
+            await pilot.press("escape")
+            await in_front(app, BoardScreen)
+
+
+async def test_the_palette_goes_to_a_task(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("colon")
+        await in_front(app, CommandPalette)
+        await pilot.press(*"weights")
+        hits = app.screen.query_one("CommandList")
+        await wait_until(lambda: hits.option_count == 1, "one hit")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await wait_until(lambda: app.board.tasks.current == "weights", "the cursor")
+
+
+async def test_a_click_is_the_key(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        text = shown(app, "#keys")
+        await pilot.click(KeyBar, offset=(text.index("? Help"), 0))
+        await in_front(app, HelpScreen)
+        await pilot.press("escape")
+        await in_front(app, BoardScreen)
+        await pilot.click("#tasks", offset=(6, 3))
+        await wait_until(lambda: app.board.tasks.current == "probe", "the clicked task")
+
+
+async def test_the_end_is_said_and_q_leaves(make_app: MakeApp, world: World) -> None:
+    def script(w: World, *_: object) -> object:
+        for task in w.snapshot.tasks:
+            w.move(task.id, "done")
+        w.live.clear()
+        return one_task_run("push", steps=1)(w, _[0], _[1])  # type: ignore[arg-type]
+
+    world.script = script  # type: ignore[assignment]
+    app = make_app(autorun=True)
+    async with driven(app) as pilot:
+        await wait_until(lambda: "All 14 tasks are done in" in shown(app, "#next"), "the end")
+        await pilot.press("q")
+    assert app.return_code == 0
+    assert "All 14 tasks are done" in app.farewell().plain
+
+
+async def test_q_asks_while_it_runs_and_twice_leaves(make_app: MakeApp, world: World) -> None:
+    world.script = run_until_stopped
+    app = make_app(autorun=True)
+    async with driven(app) as pilot:
+        await wait_until(lambda: bool(world.calls), "the run")
+        await pilot.press("q")
+        await in_front(app, ConfirmScreen)
+        assert "The jobs go on (serve, train)" in shown(app, "#dialog-body")
+        await pilot.press("escape")
+        await in_front(app, BoardScreen)
+        await pilot.press("q")
+        await in_front(app, ConfirmScreen)
+        await pilot.press("q")
+    assert app.return_code == 10
+    assert "Still running on their hosts: serve, train" in app.farewell().plain
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+async def test_leaving_at_once_when_nothing_is_driven(make_app: MakeApp, key: str) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press(key)
+    assert app.return_code == 0
+
+
+async def test_any_size_draws(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        for size in ((80, 24), (40, 12), (200, 60)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("g", "G")
+            assert app.board.tasks.size.width > 0
+            assert all(len(line) <= size[0] for line in shown(app, "#header").splitlines())
+
+
+async def test_another_clients_progress_is_seen(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app):
+        live = world.live["train"]
+        assert live.progress is not None
+        world.live["train"] = replace(live, progress={**live.progress, "done": 900})
+        await wait_until(lambda: "90%" in row_of(app, "Train the drafter"), "the percentage")
+
+
+async def test_a_problem_of_the_engine_is_told(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        app._hear(Problem(text="gpu is gone [/]", hint="runbook host probe gpu"))
+        await pilot.pause()
+        assert "gpu is gone [/]" in shown(app, "#message")
+        assert "runbook host probe gpu" in shown(app, "#message")
+
+
+async def test_themes_change_at_once(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        dark = app.looks.inks.busy
+        for theme in ("runbook-light", "ansi-dark", "nord"):
+            app.theme = theme
+            await pilot.pause()
+            assert "Approve audit" in shown(app, "#next")
+            assert app.looks.inks.busy != dark
+
+
+def row_of(app: RunbookApp, title: str) -> str:
+    return next((line for line in listed(app).splitlines() if title in line), "")

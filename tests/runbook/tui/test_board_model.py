@@ -1,0 +1,187 @@
+"""What the board shows of a view, without a screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from runbook.tui import board_model as model
+from runbook.tui import glyphs, themes
+from runbook.tui.describe import Looks, Subject, describe
+from runbook.tui.verbs import refusal, suggested, working_keys
+from state.model import Meta, TaskState
+from tests.support.fake_service import NOW, World, ago, make_task
+
+if TYPE_CHECKING:
+    from runbook.views import View
+
+LOOKS = Looks(glyphs=glyphs.FANCY, inks=themes.inks({}))
+
+
+def names(rows: list[model.Row]) -> list[str]:
+    return [row.task for row in rows if isinstance(row, model.TaskRow)]
+
+
+def test_rows_stand_under_their_phases_in_order(world: World) -> None:
+    rows = model.rows(world.open().view(), now=NOW)
+    assert [row.title for row in rows if isinstance(row, model.PhaseRow)] == [
+        "Host", "Environments", "Data", "Drafter",
+    ]  # fmt: skip
+    assert names(rows)[:3] == ["rent", "probe", "venv-serve"]
+
+
+def test_phase_titles_come_from_the_runbook(world: World) -> None:
+    meta: Meta = replace(world.snapshot.meta, extra={"phases": '{"host": "The box [0]"}'})
+    world.change(meta=meta)
+    rows = model.rows(world.open().view(), now=NOW)
+    assert isinstance(rows[0], model.PhaseRow)
+    assert rows[0].title == "The box [0]"
+
+
+def test_filter_takes_all_words_anywhere(world: World) -> None:
+    view = world.open().view()
+    assert names(model.rows(view, now=NOW, needle="ENV serv")) == ["venv-serve"]
+    assert names(model.rows(view, now=NOW, needle="no such")) == []
+    assert names(model.rows(view, now=NOW, trouble=True)) == ["smoke", "audit"]
+
+
+def test_removed_tasks_are_not_shown(world: World) -> None:
+    tasks = tuple(replace(task, removed=task.id == "probe") for task in world.snapshot.tasks)
+    world.change(tasks=tasks)
+    assert "probe" not in names(model.rows(world.open().view(), now=NOW))
+
+
+def test_progress_of_an_attempt_before_is_not_shown(world: World) -> None:
+    world.live["train"] = replace(world.live["train"], attempt="train-1")
+    assert model.progress_of(world.open().view(), "train") is None
+
+
+def test_no_link_lies_over_what_runs_only(world: World) -> None:
+    hosts = tuple(replace(host, unreachable_since=ago(125)) for host in world.snapshot.hosts)
+    world.change(hosts=hosts)
+    view = world.open().view()
+    assert model.word(view, view.snapshot.task("train")) == "no link"
+    assert model.word(view, view.snapshot.task("tokenize")) == "done"
+    assert "may well go on" in drawn(view, "train")
+
+
+def test_the_cursor_begins_where_something_runs(world: World) -> None:
+    assert model.first_task(world.open().view()) == "train"
+    world.move("train", "done")
+    assert model.first_task(world.open().view()) == "smoke"
+
+
+@pytest.mark.parametrize(
+    ("task", "shown"),
+    [
+        ("train", ["active", "for 1h 12m", "620/1,000 steps", "loss 2.314", "oom", "tokenize"]),
+        ("smoke", ["failed", "the answer was empty", "http_generate", "fail", "exit 3", "port 30000"]),
+        ("weights", ["done", "in 33m 10s", "54,100,200,300", "unknown", "timed out after 60 s"]),
+        ("export", ["blocked", "waits for eval, audit"]),
+    ],
+)  # fmt: skip
+def test_the_detail_says(world: World, task: str, shown: list[str]) -> None:
+    text = drawn(world.open().view(), task)
+    for part in shown:
+        assert part in text
+
+
+@pytest.mark.parametrize("width", [24, 40, 77, 200])
+def test_the_detail_fits_any_width(world: World, width: int) -> None:
+    view = world.open().view()
+    for task in view.snapshot.tasks:
+        for line in drawn(view, task.id, width=width).splitlines():
+            assert len(line) <= width
+
+
+def test_plain_glyphs_are_ascii(world: World) -> None:
+    looks = Looks(glyphs=glyphs.PLAIN, inks=themes.inks({}))
+    text = drawn(world.open().view(), "train", looks=looks)
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("environment", "ascii_only"),
+    [
+        ({"LANG": "en_US.UTF-8", "TERM": "xterm-256color"}, False),
+        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, True),
+        ({"LANG": "en_US.UTF-8", "RUNBOOK_ASCII": "1"}, True),
+        ({"LANG": "en_US.ISO-8859-1"}, True),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, False),
+    ],
+)
+def test_the_glyph_set_follows_the_terminal(environment: dict[str, str], ascii_only: bool) -> None:
+    assert glyphs.choose(environment).ascii_only is ascii_only
+
+
+def test_every_state_has_a_glyph_a_word_and_an_ink() -> None:
+    for state in TaskState:
+        for found in (glyphs.FANCY, glyphs.PLAIN):
+            assert len(found.state(state)) == 1
+        assert LOOKS.inks.state(state) is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "verb", "refused"),
+    [
+        ("active", "stop", False),
+        ("serving", "stop", False),
+        ("done", "stop", True),
+        ("failed", "retry", False),
+        ("attention", "retry", False),
+        ("active", "retry", True),
+        ("gated", "approve", False),
+        ("ready", "approve", True),
+        ("blocked", "skip", False),
+        ("done", "skip", True),
+    ],
+)
+def test_verbs_apply_by_state(state: str, verb: str, refused: bool) -> None:
+    task = make_task("t", state=state)
+    said = refusal(verb, task, read_only=False)
+    assert bool(said) is refused
+    assert not said or "t is" in said
+    assert "Read-only" in refusal(verb, task, read_only=True)
+
+
+def test_the_footer_offers_what_works(world: World) -> None:
+    view = world.open().view()
+    train = view.snapshot.task("train")
+    keys = working_keys(view, train, read_only=False, engine_runs=False)
+    assert keys[0] == "run"
+    assert "stop" in keys
+    assert "retry" not in keys
+    assert "run" not in working_keys(view, train, read_only=False, engine_runs=True)
+    assert not {"run", "stop", "note"} & set(
+        working_keys(view, train, read_only=True, engine_runs=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "command"),
+    [
+        ("smoke", "runbook retry smoke"),
+        ("audit", "runbook gate approve audit"),
+        ("train", "runbook logs train -f"),
+        ("eval", "runbook run"),
+    ],
+)
+def test_the_command_line_suggests_what_fits(world: World, task: str, command: str) -> None:
+    view = world.open().view()
+    assert suggested(view, view.snapshot.task(task)) == command
+
+
+def drawn(view: View, task: str, *, width: int = 90, looks: Looks = LOOKS) -> str:
+    """The detail as plain text."""
+    console = Console(width=width, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    subject = Subject(
+        view=view, task=view.snapshot.task(task), now=NOW + timedelta(seconds=0), plan=("a line",)
+    )
+    with console.file:
+        console.print(describe(subject, looks, width=width))
+        return console.export_text()
