@@ -27,9 +27,20 @@ def validated(model: type[M], data: Any, document: Document, at: At) -> M | None
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        for found in error.errors(include_url=False):
+        errors = error.errors(include_url=False)
+        misspelt = {
+            (
+                *found["loc"][:-1],
+                nearest(str(found["loc"][-1]), _fields_at(model, found["loc"][:-1])),
+            )
+            for found in errors
+            if found["type"] == "extra_forbidden"
+        }
+        for found in errors:
             path, value = _real_path(data, found["loc"])
-            if not has_reference(value):
+            # A key that is there under a slip of the pen is not also reported as missing.
+            known_slip = found["type"] == "missing" and found["loc"] in misspelt
+            if not has_reference(value) and not known_slip:
                 _report(model, found, value, document, at, path)
         return None
 
