@@ -116,10 +116,10 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def digest_of(lock: Path, plugins: Sequence[Path], version: str) -> str:
-    """Names everything that decides what ends up in the environment."""
+def digest_of(pins: Mapping[str, str], plugins: Sequence[Path], version: str) -> str:
+    """Names all that decides what ends up in the environment; a lock's comments do not."""
     seen = hashlib.sha256(("%s python %s\n" % (FORMAT, version.rpartition(".")[0])).encode())
-    seen.update(lock.read_bytes())
+    seen.update(json.dumps(sorted(pins.items())).encode())
     for plugin in plugins:
         for path in sorted(p for p in plugin.rglob("*") if p.is_file()):
             if "__pycache__" not in path.parts:
@@ -426,7 +426,7 @@ def make(args: argparse.Namespace) -> Dict[str, Any]:
         if not plugin.is_dir():
             raise Refused("plugin folder %s is not there" % plugin, "was it shipped to this host?")
     args.executable, version, libc = interpreter(args.python, args.min_python)
-    digest = digest_of(args.lock, args.plugin, version)
+    digest = digest_of(pins, args.plugin, version)
     env = {**os.environ, **dict(pair.partition("=")[::2] for pair in args.env)}
     with take_lock(args.dest) as lock:
         reason = whole(args.dest, digest, pins, args.imports)

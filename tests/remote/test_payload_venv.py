@@ -168,17 +168,16 @@ def test_another_lock_or_an_unfinished_build_is_not_adopted(payload: Any, tmp_pa
     assert payload.whole(tmp_path, "abd", {}, []) == "it was never finished"
 
 
-def test_the_digest_names_lock_plugin_and_python(payload: Any, tmp_path: Path) -> None:
-    lock, plugin = tmp_path / "lock", tmp_path / "plugin"
+def test_the_digest_names_pins_plugin_and_python(payload: Any, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
     plugin.mkdir()
-    lock.write_text("toy==1.0\n")
-    digests = [payload.digest_of(lock, [], "3.11.7"), payload.digest_of(lock, [], "3.12.1")]
-    assert payload.digest_of(lock, [], "3.11.9") == digests[0]
+    pins = {"a": "1", "b": "2"}
+    digests = [payload.digest_of(pins, [], "3.11.7"), payload.digest_of(pins, [], "3.12.1")]
+    assert payload.digest_of({"b": "2", "a": "1"}, [], "3.11.9") == digests[0]
     for text in ("a", "b"):
         (plugin / "module.py").write_text(text)
-        digests.append(payload.digest_of(lock, [plugin], "3.11.7"))
-    lock.write_text("toy==2.0\n")
-    digests.append(payload.digest_of(lock, [plugin], "3.11.7"))
+        digests.append(payload.digest_of(pins, [plugin], "3.11.7"))
+    digests.append(payload.digest_of({"a": "1", "b": "3"}, [plugin], "3.11.7"))
     assert len(set(digests)) == len(digests)
 
 
