@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.engines import ENGINES, VERSIONS, differences, layout_problems
 from dflash.errors import GateFailed, UsageError
-from dflash.export import CONFIG, MANIFEST, broken_files, read_config
+from dflash.export import CONFIG, MANIFEST, broken_files, read_config, step_folder
 from dflash.files import read_json, write_json
 from dflash.progress import Progress, write_out
 
@@ -78,6 +78,7 @@ def check(
     """Run all checks and write the report."""
     if length < 4:
         raise UsageError(f"--tokens is {length}", "It must be at least 4.")
+    drafter = step_folder(drafter)
     hf = read_json(drafter / CONFIG, "drafter's config")
     config = read_config(hf, drafter)
     target_config = read_json(target / "config.json", "target's config")

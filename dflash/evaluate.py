@@ -26,6 +26,7 @@ from dflash import __version__, heldout
 from dflash.config import DrafterConfig
 from dflash.errors import DflashError, GateFailed, InputInvalid, UsageError
 from dflash.evaluation_report import summarise, table
+from dflash.export import step_folder
 from dflash.files import read_json, sha256_file, write_json
 from dflash.progress import Progress, write_out
 
@@ -127,6 +128,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Run what is not yet done, write the report, return it."""
     _check_numbers(max_new_tokens=max_new_tokens, workers=workers, limit=limit)
+    drafter = step_folder(drafter)
     config = DrafterConfig.from_hf(read_json(drafter / "config.json", "drafter's config"))
     target_config = read_json(target / "config.json", "target's config")
     chosen = _prompts(
@@ -159,13 +161,36 @@ def evaluate(
         seed=seed,
     )
     request = _request(spec, chosen, target, drafter, config)
-    records = _run(spec, chosen.prompts, out, _digest(request), workers, progress)
+    digest = _digest(request)
+    if (finished := _finished(out, digest)) is not None:
+        progress.emit("phase", message=f"{out} is already the report of this evaluation")
+        _tell(finished, out, progress)
+        return finished
+    records = _run(spec, chosen.prompts, out, digest, workers, progress)
     summary = summarise(records, spec.methods, greedy=temperature == 0, seed=seed)
-    report = {"format": FORMAT, **summary, "request": request, "run": {"workers": workers}}
+    report = {
+        "format": FORMAT,
+        **summary,
+        "request": request,
+        "request_sha256": digest,
+        "run": {"workers": workers},
+    }
     write_json(out, report)
     partial_path(out).unlink(missing_ok=True)
     _tell(report, out, progress)
     return report
+
+
+def _finished(out: Path, digest: str) -> dict[str, Any] | None:
+    """The report that stands at `out`, when it answers this very request."""
+    if not out.is_file():
+        return None
+    try:
+        report = read_json(out, "report")
+    except InputInvalid:  # something else, or torn by another hand: it is written anew
+        return None
+    same = report.get("format") == FORMAT and report.get("request_sha256") == digest
+    return report if same else None
 
 
 def partial_path(out: Path) -> Path:

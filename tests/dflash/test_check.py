@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,4 +120,17 @@ def test_official_package_that_is_not_there_fails_and_says_so(tmp_path, target):
 def test_missing_folders_are_named(tmp_path, target, capsys):
     words = ["check", "--target", str(target), "--out", str(tmp_path / "r.json")]
     assert main([*words, "--drafter", str(tmp_path / "nothing")]) == 1
-    assert "nothing/config.json" in capsys.readouterr().err
+    assert "no checkpoint at" in capsys.readouterr().err
+
+
+@pytest.mark.skipif("DFLASH_ORACLE_PYTHON" not in os.environ, reason="no official package")
+@pytest.mark.parametrize("shape", [{}, MIXED, MIXED | {"is_causal": False}])
+def test_official_package_agrees(tmp_path, target, shape):
+    report = check(
+        exported(tmp_path, **shape), target, tmp_path / "r.json",
+        official_python=Path(os.environ["DFLASH_ORACLE_PYTHON"]), progress=QUIET,
+    )  # fmt: skip
+    row = report["checks"][-1]
+    assert row["verdict"] == "pass", row
+    assert row["loaded"]["version"] == "0.1.0"
+    assert str(Path(__file__).parents[2] / "dflash") not in row["loaded"]["file"]

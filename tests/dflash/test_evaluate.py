@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,47 @@ def test_resume_after_an_interruption(world, tmp_path):
     assert "2 prompts were done before" in again.messages
     assert sum(str(m).startswith("p") for m in again.messages) == 3
     assert without_seconds(resumed) == without_seconds(whole)
+
+
+def test_the_same_request_again_is_answered_from_its_report(world, tmp_path):
+    first = run(world, tmp_path / "r.json", limit=1)
+    again = Stops(99)
+    assert run(world, tmp_path / "r.json", limit=1, progress=again) == first
+    assert not any(str(m).startswith("p") for m in again.messages)
+    other = run(world, tmp_path / "r.json", limit=1, max_new_tokens=5)
+    assert other["methods"]["plain"]["counts"]["tokens"] == 5
+
+
+def test_a_training_folder_stands_for_its_latest_step(world, tmp_path):
+    save_tiny_drafter(tmp_path / "run" / "step-000001")
+    (tmp_path / "run" / "latest").write_text("step-000001\n")
+    report = run(world | {"drafter": tmp_path / "run"}, tmp_path / "r.json", limit=1)
+    assert report["request"]["drafter"]["path"].endswith("step-000001")
+
+
+def test_prompts_from_messages(world, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {w: i for i, w in enumerate(["<unk>", "user", "assistant", *"abcdefgh"])}
+    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+        "{% if add_generation_prompt %}assistant{% endif %}{{ ' h' if enable_thinking else '' }}"
+    )
+    target = tmp_path / "target"
+    shutil.copytree(world["target"], target)
+    tokenizer.save_pretrained(target)
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"id": "q", "messages": [{"role": "user", "content": "a b"}]}\n')
+    options = {"target": target, "data": None, "prompt_file": prompts, "thinking": "on"}
+    report = run(world | options, tmp_path / "r.json")
+    assert report["per_prompt"][0]["prompt_tokens"] == 5
+    assert report["request"]["prompts"]["template_kwargs"] == {"enable_thinking": True}
+    with pytest.raises(InputInvalid, match=r"has no tokenizer|no chat template"):
+        run(world | options | {"target": world["target"]}, tmp_path / "other.json")
 
 
 def test_finished_prompts_of_another_request_do_not_count(world, tmp_path):
