@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from remote.transport import Transport
 
 ROUND_TRIP_S = 60.0
+BARE = ("-I", "-S")  # the scripts need no packages, and a host's site may be slow or broken
 PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 /usr/bin/python3"
 
 # Finds an interpreter and says where the root is. Works in any POSIX shell.
 _FIND = f"""for p in {PYTHONS} /opt/conda/bin/python3; do
 if "$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
-exec "$p" -c "$1" "$2" "$3"; fi; done; echo "$3" >&2; exit 86"""
+exec "$p" -I -S -c "$1" "$2" "$3"; fi; done; echo "$3" >&2; exit 86"""
 _WHERE = """import json, os, platform, sys
 print(sys.argv[2] + json.dumps({"python": sys.executable, "system": platform.system(),
 "version": platform.python_version(),
@@ -246,7 +247,7 @@ class Host:
             "inject": self._inject,
             "limit_s": int(timeout),
         }
-        argv, data = [self._python, path, verb], json.dumps(request).encode()
+        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode()
         result = self.transport.run(argv, input=data, timeout=timeout)
         if result.code == 2 and b"can't open file" in result.err:
             self._push(script, path, digest)
@@ -293,7 +294,7 @@ class Host:
         return f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-{script}", digest
 
     def _push(self, script: str, path: str, digest: str) -> None:
-        argv = [self._python, "-c", _RECEIVE, path, digest]
+        argv = [self._python, *BARE, "-c", _RECEIVE, path, digest]
         sent = self.transport.run(argv, input=_script(script), timeout=ROUND_TRIP_S)
         if not sent.ok:
             raise CommandFailed(sent, where=self.label, hint="is there room, and may we write?")

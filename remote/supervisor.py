@@ -30,7 +30,6 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Set, Tuple
 
 JSON = Dict[str, Any]
@@ -96,7 +95,7 @@ def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def aside(path: str) -> str:
-    return "%s.%d.%s.tmp" % (path, os.getpid(), uuid.uuid4().hex[:8])
+    return "%s.%d.%s.tmp" % (path, os.getpid(), os.urandom(4).hex())
 
 
 def publish(path: str, data: bytes, mode: int = 0o600) -> None:
@@ -713,7 +712,7 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
             _claim(workspace, spec, task, now)
             crash_point("launch.claimed")
             if not os.path.isdir(job):
-                record = dict(spec, digest=digest, cookie=uuid.uuid4().hex)
+                record = dict(spec, digest=digest, cookie=os.urandom(16).hex())
                 with open(os.path.abspath(__file__), "rb") as file:
                     own_code = file.read()
                 _publish_job(
@@ -781,7 +780,8 @@ def _start(job: str, secrets: JSON) -> str:
     environment["RUNBOOK_INJECT"] = json.dumps(INJECT)
     try:
         child = subprocess.Popen(
-            [sys.executable, os.path.join(job, "sup.py"), "supervise", job, str(theirs)],
+            [sys.executable, "-I", "-S", os.path.join(job, "sup.py"), "supervise", job,
+             str(theirs)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, pass_fds=(theirs,), cwd="/", env=environment,
         )  # fmt: skip
@@ -1193,13 +1193,10 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
     started = read_json(os.path.join(job, "started"))[0] or {}
     supervisor = started.get("supervisor") or {}
     if found["state"] == "running":
-        with contextlib.suppress(OSError):  # on a full disk we end it ourselves, below
-            publish(
-                os.path.join(job, "ctl", "stop"),
-                to_bytes({"generation": spec.get("generation"), "grace_s": grace, "at": utc()}),
-            )
-            send(int(supervisor["pid"]), signal.SIGUSR1, int(supervisor["start_ticks"]))
-        wait_until(lambda: not lock_is_held(job), grace + KILL_WAIT_S + 3 * BEAT_S)
+        _ask_to_stop(job, spec, supervisor, grace)
+        stuck = stat_fields(int(supervisor.get("pid") or 0))[:1] in (["T"], ["t"])
+        if not stuck:
+            wait_until(lambda: not lock_is_held(job), grace + KILL_WAIT_S + 2 * BEAT_S)
 
     def find() -> List[int]:
         return job_processes(job, supervisor, str(spec.get("cookie") or ""))
@@ -1224,6 +1221,16 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
         "evidence": {"before": found["state"], "after": after["state"], "ports": ports,
                      "cls": after["cls"], "reason": after["reason"]},
     }  # fmt: skip
+
+
+def _ask_to_stop(job: str, spec: JSON, supervisor: JSON, grace_s: float) -> None:
+    number = signal.SIGUSR1  # look into ctl/ now
+    try:
+        request = {"generation": spec.get("generation"), "grace_s": grace_s, "at": utc()}
+        publish(os.path.join(job, "ctl", "stop"), to_bytes(request))
+    except OSError:
+        number = signal.SIGTERM  # no room for a request: the signal says the same
+    send(int(supervisor.get("pid") or 0), number, int(supervisor.get("start_ticks") or 0))
 
 
 def wait_until(true: Callable[[], bool], limit_s: float) -> bool:

@@ -1,0 +1,90 @@
+"""A host on this machine in a directory of its own, with nothing left running afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote import Host, JobSpec, JobStatus, LocalTransport
+from tests.support.deadline import wait_for
+
+
+class Bench:
+    """Makes hosts under one root, launches, and waits for what comes of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.host = self.make_host()
+
+    def make_host(self, **inject: Any) -> Host:
+        return Host(LocalTransport(), root=str(self.root), workspace_id="w", inject=inject)
+
+    def job(self, attempt: str) -> Path:
+        return self.root / "w" / "jobs" / attempt
+
+    def spec(self, attempt: str, script: str, **more: Any) -> JobSpec:
+        given = {"task": "task", "generation": 1, "argv": ("sh", "-c", script), "grace_s": 2.0}
+        return JobSpec(attempt=attempt, **{**given, **more})
+
+    def launch(self, attempt: str, script: str, **more: Any) -> JobStatus:
+        return self.host.launch(self.spec(attempt, script, **more))
+
+    def status(self, attempt: str) -> JobStatus:
+        return self.host.poll([attempt])[attempt]
+
+    def ended(self, attempt: str) -> JobStatus:
+        def over() -> JobStatus | None:
+            found = self.status(attempt)
+            return found if found.state not in ("running", "published") else None
+
+        found = wait_for(over, limit_s=30, what=f"{attempt} to end")
+        assert found is not None
+        return found
+
+    def text(self, attempt: str, name: str = "out.log") -> str:
+        path = self.job(attempt) / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def said(self, attempt: str, text: str) -> None:
+        wait_for(lambda: text in self.text(attempt), what=f"{attempt} to print {text!r}")
+
+    def processes(self, attempt: str = "") -> list[int]:
+        """Every live process that carries a job directory below this root."""
+        mark = f"RUNBOOK_JOB_DIR={self.root}/".encode()
+        if attempt:
+            mark = f"RUNBOOK_JOB_DIR={self.job(attempt)}".encode() + b"\0"
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    if mark in (entry / "environ").read_bytes() + b"\0" and state != "Z":
+                        found.append(int(entry.name))
+        return found
+
+    def supervisors(self) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    if b"supervise" in words and str(self.root).encode() in b" ".join(words):
+                        found.append(int(entry.name))
+        return found
+
+    def clean(self) -> None:
+        for pid in [*self.supervisors(), *self.processes()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def bench(tmp_path: Path):
+    made = Bench(tmp_path.resolve() / "root")
+    yield made
+    made.clean()
