@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dflash.__main__ import COMMANDS, command_parser
+from tests.support.sglang_server import serve_python
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,3 +56,33 @@ def test_dflash_takes_the_command(case: str, argv: list[str]) -> None:
 def test_the_payload_takes_the_command(case: str, argv: list[str]) -> None:
     module = payload(Path(argv[1]).stem)
     module.arguments(argv[2:])
+
+
+PARSE = """
+import argparse, json, sys
+from sglang.srt.server_args import ServerArgs
+# As strict as possible: the real parser also takes any unique beginning of a flag.
+parser = argparse.ArgumentParser(allow_abbrev=False)
+ServerArgs.add_cli_args(parser)
+for words in json.loads(sys.argv[1]):
+    parser.parse_args(words)
+print("parsed", len(json.loads(sys.argv[1])))
+"""
+
+
+@pytest.mark.sglang
+def test_sglang_takes_the_commands() -> None:
+    """Flags are removed, not renamed, between its versions."""
+    python = serve_python()
+    words = [argv[2:] for _, argv in commands("/bin/sglang")]
+    done = subprocess.run(
+        [str(python), "-c", PARSE, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == f"parsed {len(words)}"
+    assert len(words) >= 3
