@@ -91,8 +91,14 @@ class CompletionStore:
         """Which server gave rows of this folder; written with the next shard."""
         self._manifest["servers"][url] = identity
 
+    def reopen(self) -> None:
+        """More is to come: whoever looks at the manifest must not take the folder for finished."""
+        if self._manifest["complete"]:
+            self._manifest["complete"] = False
+            self._write_manifest()
+
     def finish(self, *, complete: bool, failed: int) -> dict[str, Any]:
-        """Seal what is left and say whether every prompt is in; returns the manifest."""
+        """Seal what is left and say whether enough prompts are in; returns the manifest."""
         if self._waiting:
             self._seal()
         self._manifest.update(complete=complete, failed=failed)

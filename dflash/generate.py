@@ -138,10 +138,12 @@ def generate(
         session = _Session(store, settings, total=len(prompts), progress=progress)
         session.begin(len(todo), servers)
         if todo:
+            store.reopen()
             asyncio.run(session.run(servers, todo, limits, request_timeout))
-        manifest = store.finish(complete=session.failed == 0, failed=session.failed)
+        enough = session.failed <= max_failed * len(prompts)
+        manifest = store.finish(complete=enough, failed=session.failed)
         session.end(manifest)
-    if session.failed > max_failed * len(prompts):
+    if not enough:
         raise DflashError(
             f"{session.failed} of {len(prompts)} prompts got no answer, "
             f"the latest because of {session.last_failure}",

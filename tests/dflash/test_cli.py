@@ -48,7 +48,7 @@ def test_help_of_a_command_shows_an_example_and_stays_light(name):
     assert "loaded []" in out
 
 
-@pytest.mark.parametrize("module", ["progress", "errors", "files"])
+@pytest.mark.parametrize("module", ["progress", "errors", "files", "gates"])
 def test_what_the_operators_side_reads_is_standard_library_only(module):
     out = python(
         f"import sys; import dflash.{module}\n"

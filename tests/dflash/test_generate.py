@@ -190,8 +190,23 @@ def test_refused_prompt_is_recorded_not_repeated(tmp_path, servers, prompts):
     assert "9000 tokens" in text
     assert sum(seen["prompt"] == "too long" for seen in server.seen()) == 1
     assert json.loads((out / "failed.jsonl").read_text())["id"] == "long"
+    assert json.loads((out / "manifest.json").read_text())["complete"] is False
     generate(path, out, server, extra=["--max-failed", "0.2"])
     assert len(rows_of(out)) == 10
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["complete"], manifest["failed"]) == (True, 1)
+
+
+def test_more_prompts_open_the_folder_again(tmp_path, servers, prompts):
+    server, out = servers(), tmp_path / "out"
+    generate(prompts(5), out, server)
+    extra = ["--give-up-after", "0.2"]
+    generate(prompts(8), out, "http://127.0.0.1:9", check=1, extra=extra)
+    assert json.loads((out / "manifest.json").read_text())["complete"] is False
+    generate(prompts(8), out, server)
+    assert json.loads((out / "manifest.json").read_text())["complete"] is True
+    assert len(rows_of(out)) == 8
+    assert len(server.seen()) == 8
 
 
 def test_all_refused_stops_early(tmp_path, servers, prompts):
