@@ -9,6 +9,7 @@ and what was begun is removed by the next run.
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
 import sys
@@ -92,15 +93,13 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def provenance_of(config: dict[str, Any]) -> dict[str, Any]:
     """What someone needs to know to make this checkpoint again."""
-    import transformers
-
     return {
         "argv": sys.argv[1:],
         "config": config,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            "transformers": importlib.metadata.version("transformers"),
         },
         "machine": platform.machine(),
     }

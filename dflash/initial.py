@@ -1,4 +1,10 @@
-"""Where a drafter's weights start: a sane projection of the taps, or another drafter's weights."""
+"""Where a drafter's weights start, and the scale its fc reads the taps at.
+
+Taps differ by orders of magnitude, from layer to layer and, with a few huge features, within one;
+a plain random fc hears only the loudest. So each input of fc is scaled by a power of two that
+brings it near one, measured on the first micro-batch. Training works on the scaled inputs; saving
+folds the scale into fc's weights, which a power of two does without rounding.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +16,14 @@ import torch
 from dflash.drafter import Drafter, load_weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dflash.config import DrafterConfig
     from dflash.target_weights import TargetWeights
     from dflash.train_config import TrainConfig
+
+MAX_EXPONENT = 20
+"""A feature that is always zero must not get an infinite scale."""
 
 
 @torch.no_grad()
@@ -22,30 +33,28 @@ def initial_drafter(config: TrainConfig, shape: DrafterConfig, target: TargetWei
     drafter = Drafter(shape)
     if config.init_from:
         load_weights(drafter, Path(config.init_from))
-        return drafter
-    if config.init in ("taps", "target"):
-        start_from_taps(drafter)
+    elif config.init == "taps":
         final = target.find("norm.weight")
-        if final is not None:
+        if final is not None:  # the head was made for states of this scale
             drafter.norm.weight.copy_(final)
-    if config.init == "target":
-        start_from_layers(drafter, target)
+        for layer in drafter.layers:  # each layer starts as a no-op and grows
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
     return drafter
 
 
-def start_from_taps(drafter: Drafter) -> None:
-    """fc passes the last tap through; the others start small."""
-    hidden = drafter.config.hidden_size
-    weight = drafter.fc.weight
-    weight.mul_(0.1)
-    weight[:, -hidden:] += torch.eye(hidden)
+def measure_scale(states: Tensor) -> Tensor:
+    """[tokens, K*H] -> [K*H] powers of two that bring each feature's size near one.
+
+    By the median: the first token of a text is a sink, a hundred times larger than all others.
+    """
+    magnitude = states.float().abs()
+    size = torch.maximum(magnitude.median(0).values, 0.01 * magnitude.mean(0)) * 1.5
+    exponent = -torch.log2(size.clamp_min(2.0**-MAX_EXPONENT)).round()
+    return torch.exp2(exponent.clamp(-MAX_EXPONENT, MAX_EXPONENT))
 
 
-def start_from_layers(drafter: Drafter, target: TargetWeights) -> None:
-    """The layers start as the target's last ones, where shapes agree."""
-    depth, count = drafter.config.num_target_layers, drafter.config.num_layers
-    for i, layer in enumerate(drafter.layers):
-        for name, parameter in layer.named_parameters():
-            found = target.find(f"layers.{depth - count + i}.{name}")
-            if found is not None and found.shape == parameter.shape:
-                parameter.copy_(found)
+@torch.no_grad()
+def fold_scale(drafter: Drafter, scale: Tensor) -> None:
+    """From weights for scaled taps to weights for taps as they are; `1 / scale` undoes it."""
+    drafter.fc.weight.mul_(scale.to(drafter.fc.weight.dtype))

@@ -78,11 +78,16 @@ def block_loss(
     slot: Tensor,
     head: Callable[[Tensor], Tensor],
     options: LossOptions,
+    *,
+    correction: Tensor | None = None,
 ) -> LossSums:
-    """out [Q,H] (normed), the rest [Q]. Rows without a label never reach the head."""
+    """out [Q,H] (normed), labels, supervised and slot [Q]; rows without a label skip the head.
+
+    `correction` is added to the logits: of a head that holds a sample of the vocabulary.
+    """
     size = options.block_size
     keep = supervised.nonzero().squeeze(-1)  # [r]
-    ce, right, unit_grad = _cross_entropy(out, labels, keep, head, options)
+    ce, right, unit_grad = _cross_entropy(out, labels, keep, head, options, correction)
     if options.kind == "dpace":
         spread = torch.zeros(len(labels), device=ce.device).index_put((keep,), ce)
         weights = dpace_weights(
@@ -114,6 +119,7 @@ def _cross_entropy(
     keep: Tensor,
     head: Callable[[Tensor], Tensor],
     options: LossOptions,
+    correction: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per kept row: cross entropy, whether the argmax is the label, d(ce)/d(out row)."""
     ce, right, grads = [], [], []
@@ -122,6 +128,7 @@ def _cross_entropy(
         with torch.set_grad_enabled(needs_grad):
             hidden = out.detach()[rows].requires_grad_(needs_grad)
             logits = logits_of(hidden, head, options)
+            logits = logits if correction is None else logits + correction
             each = functional.cross_entropy(logits, labels[rows], reduction="none")
             if needs_grad:
                 grads.append(torch.autograd.grad(each.sum(), hidden)[0])

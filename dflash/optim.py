@@ -72,6 +72,13 @@ class Optimiser:
             {"params": vectors, "weight_decay": 0.0},
         ]
 
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Take the parameters as they are now for the masters' values."""
+        for p, master in zip(self.params, self.masters, strict=True):
+            if master is not p:
+                master.copy_(p)
+
     def collect(self) -> None:
         """Add the gradients of a micro-batch to the masters', in fp32."""
         for p, master in zip(self.params, self.masters, strict=True):

@@ -191,6 +191,10 @@ def _watch(
     if all(code in (0, EXIT_INTERRUPTED) for code in codes):
         lead = config.targets if not config.colocated else 0
         raise Interrupted(*_said(out, lead, ranks[lead].pid, "Stopped; the checkpoint is saved."))
+    if stop and all(code in (None, 0, EXIT_INTERRUPTED, -signal.SIGTERM) for code in codes):
+        raise Interrupted(
+            "Stopped before the first step.", "Run the same command again; it goes on where it was."
+        )
     _raise_cause(config, out, ranks)
 
 

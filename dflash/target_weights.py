@@ -74,5 +74,9 @@ class TargetEnds:
         rows = functional.embedding(ids, self._embedding)
         return rows if scale == 1.0 else rows * scale
 
+    @property
+    def head_weight(self) -> Tensor:
+        return self._head
+
     def head(self, h: Tensor) -> Tensor:
         return functional.linear(h, self._head)

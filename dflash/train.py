@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from dflash.batches import Batches, DrafterRows
     from dflash.drafter import Drafter
     from dflash.feed import Delivery, Feed, Schedule
+    from dflash.interrupt import StopRequest
     from dflash.losses import LossOptions, LossSums
     from dflash.optim import StepReport
     from dflash.ranks import Role
+    from dflash.sampled_head import SampledHead
     from dflash.shards import TokenizedSet
     from dflash.target import TargetTaps
     from dflash.target_weights import TargetEnds, TargetWeights
@@ -153,6 +155,7 @@ def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
     limits = ("steps", "tokens", "epochs", "minutes")
     asked = config.to_json()
     unchanged = all(summary["config"].get(name) == asked[name] for name in limits)
+    unchanged = unchanged and summary["data"] == fingerprint(config)
     return summary if same and unchanged and summary["ended"] != "signal" else None
 
 
@@ -205,16 +208,21 @@ def plan(config: TrainConfig) -> Plan:
         max_length=config.max_length,
         seed=config.seed,
     )
-    shards = data.manifest["splits"][config.split]["shards"]
-    digest = hashlib.sha256(json.dumps([s["sha256"] for s in shards]).encode()).hexdigest()
     return Plan(
         shape=shape,
         weights=weights,
         data=data,
         batches=batches,
         total=total_steps(config, batches),
-        fingerprint=digest,
+        fingerprint=fingerprint(config),
     )
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """Of the training data, from its manifest."""
+    manifest = read_json(Path(config.data) / "manifest.json", "tokenized set's manifest")
+    shards = manifest.get("splits", {}).get(config.split, {}).get("shards", [])
+    return hashlib.sha256(json.dumps([s["sha256"] for s in shards]).encode()).hexdigest()
 
 
 def total_steps(config: TrainConfig, batches: Batches) -> int:
@@ -312,7 +320,8 @@ def run_rank(config: TrainConfig, role: Role) -> None:
     made = plan(config)
     with StopRequest() as stop:
         if role.is_drafter:
-            DrafterRun(config, role, made, types, stop).run()
+            drafter = DrafterRun(config, role, made, types)
+            drafter.run(stop)
         else:
             run_target(config, role, made, types)
 
@@ -361,15 +370,13 @@ def schedule_of(config: TrainConfig, role: Role, made: Plan, step: int) -> Sched
 class DrafterRun:
     """One drafter rank: model, optimiser, feed, and the loop over steps."""
 
-    def __init__(
-        self, config: TrainConfig, role: Role, made: Plan, types: Types, stop: Any
-    ) -> None:
+    def __init__(self, config: TrainConfig, role: Role, made: Plan, types: Types) -> None:
         import torch.distributed as dist
 
         from dflash.checkpoint import latest_checkpoint
         from dflash.optim import Optimiser
 
-        self.config, self.role, self.plan, self.types, self.stop = config, role, made, types, stop
+        self.config, self.role, self.plan, self.types = config, role, made, types
         self.out = Path(config.out)
         self.group: Any = None
         if role.world > 1:
@@ -380,6 +387,7 @@ class DrafterRun:
         self.newest = latest_checkpoint(self.out)
         self.drafter = self._drafter()
         self.optimiser = Optimiser(self.drafter, config)
+        self.scale: torch.Tensor | None = None  # known from the first micro-batch on
         self.step, self.elapsed_before, self.tokens = 0, 0.0, 0
         if self.newest is not None:
             self._resume(self.newest)
@@ -387,6 +395,7 @@ class DrafterRun:
         self.feed: Feed
         self._connect()
         self.options = self._loss_options()
+        self.sample = self._sampled_head()
         self.last: dict[str, Any] = {}
 
     def _drafter(self) -> Drafter:
@@ -433,10 +442,23 @@ class DrafterRun:
             softcap=shape.final_logit_softcapping,
         )
 
+    def _sampled_head(self) -> SampledHead | None:
+        from dflash.sampled_head import SampledHead
+
+        if not self.config.head_sample:
+            return None
+        return SampledHead(
+            self.plan.data,
+            vocab_size=self.plan.shape.vocab_size,
+            size=self.config.head_sample,
+            seed=self.config.seed,
+        )
+
     def _resume(self, folder: Path) -> None:
         import torch
 
         from dflash.checkpoint import load_state
+        from dflash.initial import fold_scale
 
         state = load_state(folder)
         changes = contract_changes(state["config"], self.config)
@@ -450,6 +472,8 @@ class DrafterRun:
                 "Restore the old options to resume, or choose another --out "
                 "(with --init-from to start from these weights).",
             )
+        self.scale = state["scale"].to(self.types.device)
+        fold_scale(self.drafter, 1 / self.scale)
         self.optimiser.load_state_dict(state["optimiser"])
         torch.set_rng_state(state["rng"])
         self.step, self.tokens = int(state["step"]), int(state["tokens"])
@@ -457,7 +481,7 @@ class DrafterRun:
 
     # -- the loop
 
-    def run(self) -> None:
+    def run(self, stop: StopRequest) -> None:
         from dflash.ranks import launcher_alive
 
         started = self.mark = time.monotonic()
@@ -466,7 +490,7 @@ class DrafterRun:
             launcher_alive()
             self._one_step()
             elapsed = self.elapsed_before + time.monotonic() - started
-            ended = self._asked_to_end(elapsed)
+            ended = self._asked_to_end(stop, elapsed)
             last = self.step == self.plan.total or ended != "steps"
             if last or self.step % self.config.save_every == 0:
                 self._save(elapsed, ended)
@@ -498,7 +522,7 @@ class DrafterRun:
             batch = self.plan.batches.micro_batch(g)
             delivery = self.feed.take(batch)
             rows = self.plan.batches.drafter_rows(batch, fixed=self.types.device.type == "cuda")
-            sums = self.micro_step(delivery.states, rows.to(self.types.device))
+            sums = self.micro_step(g, self._scaled(delivery.states), rows.to(self.types.device))
             self.feed.release(g)
             deliveries.append(delivery)
             totals.append(sums.totals())
@@ -510,24 +534,60 @@ class DrafterRun:
         if self.role.leads:
             self._report(total, report, rate, deliveries)
 
-    def micro_step(self, states: torch.Tensor, rows: DrafterRows) -> LossSums:
+    def _scaled(self, states: torch.Tensor) -> torch.Tensor:
+        """Taps as fc reads them while training; the first micro-batch of all sets the scale."""
+        if self.scale is None:
+            import torch
+            import torch.distributed as dist
+
+            from dflash.feed import peer_errors
+            from dflash.initial import fold_scale, measure_scale
+
+            self.scale = measure_scale(states)
+            if self.config.init == "random":
+                self.scale = torch.ones_like(self.scale)
+            if self.role.drafters > 1:  # only the first drafter rank holds micro-batch 0
+                with peer_errors("the first drafter rank"):
+                    source = self.role.rank_of_drafter(0)
+                    dist.broadcast(self.scale, source, group=self.group)
+            if self.config.init_from:
+                fold_scale(self.drafter, 1 / self.scale)
+                self.optimiser.adopt()
+        return states.to(self.types.drafter) * self.scale.to(self.types.drafter)
+
+    def micro_step(self, g: int, states: torch.Tensor, rows: DrafterRows) -> LossSums:
         """Forward and backward over the blocks of one micro-batch."""
         from dflash.losses import block_loss
 
         scale = self.plan.shape.input_embedding_scale
         embeds = self.ends.embed(rows.block_ids[None], scale)
         out = self.drafter(embeds, states[None], rows.layout, self.config.attention)
+        head, labels, correction = self._head_for(g, rows)
         sums = block_loss(
             out[0].to(self.types.target),
-            rows.labels,
+            labels,
             rows.supervised,
             rows.slot,
-            self.ends.head,
+            head,
             self.options,
+            correction=correction,
         )
         sums.loss.backward()
         self.optimiser.collect()
         return sums
+
+    def _head_for(self, g: int, rows: DrafterRows) -> tuple[Any, torch.Tensor, Any]:
+        """The head to use, labels as its rows count them, and what to add to its logits."""
+        from torch.nn import functional
+
+        if self.sample is None:
+            return self.ends.head, rows.labels, None
+        drawn = self.sample.draw(g, rows.labels[rows.supervised])
+        ids = drawn.ids.to(self.types.device)
+        weight = self.ends.head_weight[ids]
+        correction = drawn.correction.to(self.types.device)
+        labels = drawn.place(rows.labels.cpu()).to(self.types.device)
+        return (lambda h: functional.linear(h, weight)), labels, correction
 
     def _sum_over_drafters(self, totals: torch.Tensor) -> torch.Tensor:
         """Gradients and counts over all drafter ranks: one mean for the whole step."""
@@ -548,15 +608,15 @@ class DrafterRun:
             grad.copy_(part.view_as(grad))
         return totals
 
-    def _asked_to_end(self, elapsed: float) -> str:
+    def _asked_to_end(self, stop: StopRequest, elapsed: float) -> str:
         """`signal` or `time` when any drafter rank has one; the same answer on all of them."""
         minutes = self.config.minutes
-        flags = [bool(self.stop), minutes is not None and elapsed >= minutes * 60]
+        flags = [bool(stop), minutes is not None and elapsed >= minutes * 60]
         if self.role.drafters > 1:
             import torch
             import torch.distributed as dist
 
-            votes = torch.tensor(flags, dtype=torch.long)
+            votes = torch.tensor(flags, dtype=torch.long, device=self.types.device)
             dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.group)
             flags = [bool(v) for v in votes]
         if self.step == self.plan.total:
@@ -598,7 +658,10 @@ class DrafterRun:
         import torch
 
         from dflash.checkpoint import provenance_of, save_checkpoint
+        from dflash.initial import fold_scale
 
+        assert self.scale is not None, "a step has set it"
+        fold_scale(self.drafter, self.scale)  # the files hold plain weights
         state = {
             "step": self.step,
             "total": self.plan.total,
@@ -608,6 +671,7 @@ class DrafterRun:
             "config": self.config.to_json(),
             "optimiser": self.optimiser.state_dict(),
             "rng": torch.get_rng_state(),
+            "scale": self.scale.cpu(),
         }
         known = self.config.to_json()
         folder = save_checkpoint(
@@ -618,12 +682,14 @@ class DrafterRun:
             provenance=provenance_of(known) | {"step": self.step, "total": self.plan.total},
             keep=self.config.keep,
         )
+        fold_scale(self.drafter, 1 / self.scale)
         summary = {
             "checkpoint": str(folder),
             "step": self.step,
             "total": self.plan.total,
             "ended": ended,
             "tokens": self.tokens,
+            "data": self.plan.fingerprint,
             "seconds": elapsed,
             "config": known,
             **{k: self.last.get(k) for k in ("loss", "acceptance", "slot_accuracy")},

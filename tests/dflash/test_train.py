@@ -1,0 +1,236 @@
+"""Whole runs on a tiny target: topology, resume, signals, a killed rank, refused resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dflash.errors import DflashError
+from dflash.progress import parse_line
+from dflash.shards import Row, write_shard
+from dflash.train import METRICS, train
+from dflash.train_config import TrainConfig
+from tests.support.tiny_targets import VOCAB, save_tiny_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[2]
+DEADLINE_S = 120
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target and 24 documents of a simple language."""
+    root = tmp_path_factory.mktemp("inputs")
+    save_tiny_target(root / "target", "llama", scale=2.0)
+    vocabulary = {str(i): i for i in range(VOCAB - 8)}
+    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
+    (root / "target" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_set(root / "set", seed=0)
+    return root
+
+
+def write_set(path: Path, *, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    rows = []
+    for i in range(24):
+        length = int(draw.integers(20, 40))
+        ids = (int(draw.integers(0, 50)) + np.arange(length)) % 100 + 4  # counting up
+        mask = (np.arange(length) >= 6).astype(np.uint8)
+        rows.append(Row(id=str(i), input_ids=ids.astype(np.int32), loss_mask=mask))
+    entry = write_shard(path / "train" / "shard-00000.arrow", rows)
+    manifest = {"format": "dflash-tokenized/1", "splits": {"train": {"shards": [entry]}}}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def options(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "target": str(inputs / "target"), "data": str(inputs / "set"), "out": str(out),
+        "layers": 1, "block_size": 4, "num_taps": 3, "anchors_per_doc": 8, "batch_docs": 3,
+        "micro_batches": 2, "steps": 6, "save_every": 3, "lr": 3e-3, "colocated": True, **changes,
+    }  # fmt: skip
+
+
+def run_train(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    return train(TrainConfig.from_json(options(inputs, out, **changes)))
+
+
+def losses(out: Path) -> dict[int, float]:
+    """Loss by step, the last word on each."""
+    events = [parse_line(line) for line in (out / METRICS).read_text().splitlines()]
+    return {e["done"]: e["metrics"]["loss"] for e in events if e}
+
+
+def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(out / f"step-{step:06d}" / "model.safetensors")
+
+
+def start(inputs: Path, out: Path, **changes: Any) -> subprocess.Popen[bytes]:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    config = out.with_suffix(".json")
+    config.write_text(json.dumps(options(inputs, out, **changes)))
+    argv = [sys.executable, "-m", "dflash", "train", "--config", str(config)]
+    with out.with_suffix(".err").open("wb") as err:
+        return subprocess.Popen(argv, stderr=err, cwd=REPOSITORY)
+
+
+def until(predicate: Callable[[], object], what: str, process: subprocess.Popen[bytes]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = predicate()
+        if found:
+            return found
+        assert process.poll() is None, f"ended with {process.returncode} before {what}"
+        time.sleep(0.02)
+    raise AssertionError(f"waited {DEADLINE_S} s for {what}")
+
+
+def steps_done(out: Path) -> int:
+    return max(losses(out), default=0) if (out / METRICS).exists() else 0
+
+
+def rank_pids(parent: int) -> dict[str, int]:
+    """The job's processes by rank, from /proc."""
+    found = {}
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        rank = [e.removeprefix(b"RANK=") for e in environment if e.startswith(b"RANK=")]
+        if rank:
+            found[rank[0].decode()] = int(pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that all others must equal: one process, no interruption."""
+    out = tmp_path_factory.mktemp("reference") / "out"
+    summary = run_train(inputs, out)
+    assert summary["step"] == 6
+    return out
+
+
+def test_it_learns_to_count(inputs: Path, tmp_path: Path) -> None:
+    summary = run_train(inputs, tmp_path / "out", steps=60, anchors_per_doc=32)
+    assert summary["acceptance"] > 1.5
+    assert losses(tmp_path / "out")[60] < 0.7 * losses(tmp_path / "out")[1]
+
+
+def test_resume_is_exact_bit_for_bit(inputs: Path, reference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_train(inputs, out)
+    newest = out / "step-000006"
+    for path in sorted(newest.iterdir()):
+        path.unlink()
+    newest.rmdir()  # as if killed before the second checkpoint
+    (out / METRICS).unlink()
+    run_train(inputs, out)
+    assert sorted(losses(out)) == [4, 5, 6]
+    assert losses(out) == {k: v for k, v in losses(reference).items() if k > 3}
+    for name, tensor in weights(reference, 6).items():
+        assert torch.equal(weights(out, 6)[name], tensor)
+
+
+def test_a_finished_run_is_not_run_again(inputs: Path, reference: Path) -> None:
+    before = losses(reference)
+    assert run_train(inputs, reference)["step"] == 6
+    assert losses(reference) == before
+
+
+def test_separate_ranks_compute_what_one_process_does(
+    inputs: Path, reference: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run_train(inputs, out, colocated=False)
+    assert losses(out) == losses(reference)
+    for name, tensor in weights(reference, 6).items():
+        assert torch.equal(weights(out, 6)[name], tensor)
+
+
+def test_two_targets_and_two_drafters_train_the_same_sequence(
+    inputs: Path, reference: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run_train(inputs, out, colocated=False, targets=2, drafters=2)
+    assert losses(out) == pytest.approx(losses(reference), rel=1e-5)
+    for name, tensor in weights(reference, 6).items():
+        torch.testing.assert_close(weights(out, 6)[name], tensor, atol=1e-4, rtol=1e-3)
+
+
+def test_sigterm_finishes_the_step_saves_and_exits_75(inputs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(inputs, out, colocated=False, targets=2, drafters=1, steps=100000)
+    until(lambda: steps_done(out) >= 2, "two steps", process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=DEADLINE_S) == 75
+    newest = (out / "latest").read_text().strip()
+    assert newest == f"step-{steps_done(out):06d}"
+    assert b"again" in out.with_suffix(".err").read_bytes()
+
+
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_a_killed_rank_ends_the_job_with_the_reason(
+    inputs: Path, tmp_path: Path, victim: str
+) -> None:
+    out = tmp_path / "out"
+    process = start(inputs, out, colocated=False, steps=100000)
+    until(lambda: steps_done(out) >= 1, "a step", process)
+    pids = rank_pids(process.pid)
+    os.kill(pids[victim], signal.SIGKILL)
+    killed = time.monotonic()
+    assert process.wait(timeout=DEADLINE_S) == 1
+    assert time.monotonic() - killed < 30
+    said = out.with_suffix(".err").read_text()
+    assert f"rank {victim} " in said.splitlines()[-2]
+    assert "SIGKILL" in said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def test_a_poisoned_target_is_named_not_trained_on(inputs: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    root = tmp_path / "inputs"
+    (root / "target").mkdir(parents=True)
+    for path in (inputs / "target").iterdir():
+        (root / "target" / path.name).write_bytes(path.read_bytes())
+    (root / "set").symlink_to(inputs / "set")
+    file = root / "target" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.2.mlp.down_proj.weight"][0] = torch.nan
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(DflashError, match=r"rank 0 \(target\).*NaN"):
+        run_train(root, tmp_path / "out", colocated=False)
+
+
+@pytest.mark.parametrize("change", [{"lr": 1e-5}, {"seed": 9}, {"steps": 9}])
+def test_resume_refuses_another_run(inputs: Path, reference: Path, change: dict) -> None:
+    with pytest.raises(DflashError, match="different run"):
+        run_train(inputs, reference, **change)
+
+
+def test_resume_refuses_other_data(inputs: Path, reference: Path, tmp_path: Path) -> None:
+    write_set(tmp_path / "set", seed=5)
+    with pytest.raises(DflashError, match="data"):
+        run_train(inputs, reference, data=str(tmp_path / "set"), targets=2)
+
+
+def test_a_mask_token_that_occurs_is_refused(inputs: Path, tmp_path: Path) -> None:
+    with pytest.raises(DflashError, match="mask"):
+        run_train(inputs, tmp_path / "out", mask_token=50)
+
+
+def test_time_is_up(inputs: Path, tmp_path: Path) -> None:
+    summary = run_train(inputs, tmp_path / "out", steps=100000, minutes=0.01)
+    assert summary["ended"] == "time"
+    assert 0 < summary["step"] < 100000
