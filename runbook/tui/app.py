@@ -24,7 +24,6 @@ from runbook.tui.logs import Streams
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
 from runbook.tui.verbs import Verbs
-from runbook.tui.widgets.bars import MessageBar
 from runbook.views import Live, RunResult, View
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ class RunbookApp(App[int]):
 
     def tick(self) -> None:
         """Take the facts home; look at the database only when somebody wrote, and once a second."""
+        if not self.is_running:
+            return  # one more tick may come while the app closes
         self._ticks += 1
         told = self.bridge.drain()
         for fact in told:
@@ -223,7 +224,7 @@ class RunbookApp(App[int]):
 
     def tell(self, text: str, *, hint: str = "", problem: bool = False) -> None:
         """One line for the person; a problem stays until it is put away."""
-        bar = self.board.query_one("#message", MessageBar)
+        bar = self.board.message
         if not problem and bar.has_class("-problem"):
             return
         bar.say(text, self.looks, hint=hint, problem=problem)

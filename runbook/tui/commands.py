@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.content import Content
 
 from runbook.tui import format as fmt
 from runbook.tui.keymap import KEYS, MOVE
@@ -25,7 +24,7 @@ class BoardCommands(Provider):
     async def discover(self) -> Hits:
         """What is offered before a letter is typed."""
         for name, about, call in self._all():
-            yield DiscoveryHit(_safe(name), call, text=name, help=about)
+            yield DiscoveryHit(_shown(name, about), call, text=name)
 
     async def search(self, query: str) -> Hits:
         """What fits the letters."""
@@ -33,7 +32,7 @@ class BoardCommands(Provider):
         for name, about, call in self._all():
             score = matcher.match(name)
             if score > 0:
-                yield Hit(score, _safe(name), call, text=name, help=about)
+                yield Hit(score, _shown(name, about), call, text=name)
 
     def _all(self) -> list[tuple[str, str, Callable[[], object]]]:
         board = self._board()
@@ -62,6 +61,6 @@ def _go(board: BoardScreen, task: str) -> None:
     board.go_to(task)
 
 
-def _safe(name: str) -> Content:
-    """Never a bare string: the palette parses those as markup."""
-    return Content.from_rich_text(Text(name))
+def _shown(name: str, about: str) -> Text:
+    """Both lines as `Text`: the palette parses bare strings, its help line too, as markup."""
+    return Text.assemble(name, "\n", (fmt.clean(about), "not bold dim"))

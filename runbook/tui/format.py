@@ -41,9 +41,15 @@ _UNSAFE = dict.fromkeys(
 _UNSAFE_ONE_LINE: dict[int, str | None] = {**_UNSAFE, 0x09: "  ", 0x0A: " ", 0x0D: " "}
 
 
-def clean(value: object) -> str:
-    """One line without escapes, control codes or direction tricks."""
+MOST_SHOWN = 1500
+"""Characters of one field: a screen shows no more, and a megabyte laid out would hold the keys."""
+
+
+def clean(value: object, *, most: int = MOST_SHOWN) -> str:
+    """One line of at most `most` characters, without escapes, control codes or direction tricks."""
     raw = value if isinstance(value, str) else str(value)
+    if len(raw) > most:
+        raw = raw[:most] + "…"
     if raw.isascii() and raw.isprintable():
         return raw
     return _ESCAPES.sub("", raw).translate(_UNSAFE_ONE_LINE)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from runbook.tui.app import RunbookApp
     from state.model import Task
 
-PANES = ("#tasks", "#detail", "#log")
-
 
 class Detail(VerticalScroll, can_focus=True, inherit_bindings=False):
     """Scrolls the description of a task."""
@@ -67,6 +65,18 @@ class BoardScreen(Screen[None]):
         """Until a person moves it, the cursor goes along with what runs."""
         self.stream: str | None = None
         """`out` or `err` once chosen; None takes the one that says something."""
+        self.header = Header(id="header")
+        self.next_bar = NextBar(id="next")
+        self.filter = Input(
+            placeholder="filter: a name, a step, a state", id="filter", compact=True
+        )
+        self.tasks = TaskList(id="tasks")
+        self.detail = Detail(id="detail")
+        self.description = Static(id="description")
+        self.log_view = LogView(id="log")
+        self.message = MessageBar(id="message")
+        self.command = CommandBar(id="command")
+        self.keys = KeyBar(id="keys")
         self._metrics = Metrics(None)
         self._plan: tuple[str, tuple[str, ...]] = ("", ())
         self._command = ""
@@ -77,39 +87,25 @@ class BoardScreen(Screen[None]):
         return cast("RunbookApp", self.app)
 
     @property
-    def tasks(self) -> TaskList:
-        """The list of tasks."""
-        return self.query_one("#tasks", TaskList)
-
-    @property
-    def log_view(self) -> LogView:
-        """The log pane."""
-        return self.query_one("#log", LogView)
-
-    @property
     def current_task(self) -> Task | None:
         """The task under the cursor."""
         name = self.tasks.current
         return self.home.view.snapshot.by_id.get(name) if name is not None else None
 
     def compose(self) -> ComposeResult:
-        yield Header(id="header")
-        yield NextBar(id="next")
+        yield self.header
+        yield self.next_bar
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield Input(
-                    placeholder="filter: letters of a name, a step, a state",
-                    id="filter",
-                    compact=True,
-                )
-                yield TaskList(id="tasks")
+                yield self.filter
+                yield self.tasks
             with Vertical(id="right"):
-                with Detail(id="detail"):
-                    yield Static(id="description")
-                yield LogView(id="log")
-        yield MessageBar(id="message")
-        yield CommandBar(id="command")
-        yield KeyBar(id="keys")
+                with self.detail:
+                    yield self.description
+                yield self.log_view
+        yield self.message
+        yield self.command
+        yield self.keys
 
     def on_mount(self) -> None:
         """Draw from the view the app holds already."""
@@ -133,8 +129,8 @@ class BoardScreen(Screen[None]):
         )  # fmt: skip
         if app.read_only:
             driver = "read-only"
-        self.query_one("#header", Header).show(view, looks, driver=driver, age=facts_age(view, now))
-        self.query_one("#next", NextBar).show(view, looks, finished=app.finished_text())
+        self.header.show(view, looks, driver=driver, age=facts_age(view, now))
+        self.next_bar.show(view, looks, finished=app.finished_text())
         self.tasks.show(model.rows(view, now=now, needle=self.needle, trouble=self.trouble), looks)
         if self.cursor_follows:
             self.tasks.select(model.first_task(view))
@@ -145,10 +141,7 @@ class BoardScreen(Screen[None]):
         app, task = self.home, self.current_task
         looks = app.looks
         self._keys(task)
-        pane, description = (
-            self.query_one("#detail", Detail),
-            self.query_one("#description", Static),
-        )
+        pane, description = self.detail, self.description
         if task is None:
             pane.border_title = fmt.text(
                 "Nothing matches" if self.needle or self.trouble else "No tasks"
@@ -178,7 +171,7 @@ class BoardScreen(Screen[None]):
     def said(self, command: str, *, pending: bool) -> None:
         """Show the command of what was just done, until the cursor moves."""
         self._command = command
-        self.query_one("#command", CommandBar).show(
+        self.command.show(
             f"{command} ..." if pending else command, self.home.looks, done=not pending
         )
 
@@ -187,9 +180,9 @@ class BoardScreen(Screen[None]):
         keys = verbs.working_keys(
             app.view, task, read_only=app.read_only, engine_runs=app.bridge.engine_runs
         )
-        self.query_one("#keys", KeyBar).show([BY_ID[name] for name in keys], app.looks)
+        self.keys.show([BY_ID[name] for name in keys], app.looks)
         if not self._command:
-            self.query_one("#command", CommandBar).show(verbs.suggested(app.view, task), app.looks)
+            self.command.show(verbs.suggested(app.view, task), app.looks)
 
     def _planned(self, task: Task) -> tuple[str, ...]:
         """What it will do, asked once per task and only before it ran."""
@@ -220,7 +213,7 @@ class BoardScreen(Screen[None]):
     def follow_cursor(self) -> None:
         """Selecting shows."""
         self._command = ""
-        self.query_one("#detail", Detail).scroll_home(animate=False)
+        self.detail.scroll_home(animate=False)
         self.draw_task()
 
     @on(TaskList.Moved)
@@ -244,7 +237,7 @@ class BoardScreen(Screen[None]):
     @on(Input.Submitted, "#filter")
     def keep_filter(self) -> None:
         """Enter keeps the filter and goes to the list."""
-        self.query_one("#filter").set_class(bool(self.needle), "-shown")
+        self.filter.set_class(bool(self.needle), "-shown")
         self.tasks.focus()
 
     def _retitle(self) -> None:
@@ -254,6 +247,9 @@ class BoardScreen(Screen[None]):
         )
 
     # --- keys -------------------------------------------------------------------------------
+
+    def _panes(self) -> tuple[TaskList | Detail | LogView, ...]:
+        return (self.tasks, self.detail, self.log_view)
 
     def _pane(self) -> TaskList | Detail | LogView:
         focused = self.focused
@@ -272,21 +268,21 @@ class BoardScreen(Screen[None]):
         self._pane().move_bottom()
 
     def action_pane(self, step: int) -> None:
-        at = PANES.index(f"#{self._pane().id}")
-        self.query_one(PANES[(at + step) % len(PANES)]).focus()
+        at = self._panes().index(self._pane())
+        self._panes()[(at + step) % 3].focus()
 
     def action_sideways(self, step: int) -> None:
         if isinstance(self.focused, LogView):
             self.log_view.pan(step)
         else:
-            at = PANES.index(f"#{self._pane().id}")
-            self.query_one(PANES[max(0, min(len(PANES) - 1, at + step))]).focus()
+            at = self._panes().index(self._pane())
+            self._panes()[max(0, min(2, at + step))].focus()
 
     def go_to(self, task: str) -> None:
         """Put the cursor on a task by name, whatever is filtered."""
         self.cursor_follows = False
         self.trouble = False
-        self.query_one("#filter", Input).value = ""
+        self.filter.value = ""
         self.needle = ""
         self._retitle()
         self.draw()
@@ -295,10 +291,10 @@ class BoardScreen(Screen[None]):
 
     def action_open(self) -> None:
         if self.tasks.has_focus:
-            self.query_one("#detail").focus()
+            self.detail.focus()
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
+        field = self.filter
         field.set_class(True, "-shown")
         field.focus()
 
@@ -326,9 +322,9 @@ class BoardScreen(Screen[None]):
 
     def action_back(self) -> None:
         """One level: a message, then the filter, then the pane."""
-        if self.query_one("#message", MessageBar).clear():
+        if self.message.clear():
             return
-        field = self.query_one("#filter", Input)
+        field = self.filter
         if self.needle or field.has_focus or field.has_class("-shown"):
             field.value = ""
             field.set_class(False, "-shown")

@@ -48,6 +48,9 @@ class LogScreen(Screen[None]):
     def __init__(self, task: str, stream: str | None) -> None:
         super().__init__()
         self._shown, self._stream = task, stream
+        self.log_view = LogView(id="log")
+        self.command = CommandBar(id="command")
+        self.keys = KeyBar(id="keys")
         self.ready = False
 
     @property
@@ -55,15 +58,10 @@ class LogScreen(Screen[None]):
         """The app, by its real type."""
         return cast("RunbookApp", self.app)
 
-    @property
-    def log_view(self) -> LogView:
-        """The only pane."""
-        return self.query_one("#log", LogView)
-
     def compose(self) -> ComposeResult:
-        yield LogView(id="log")
-        yield CommandBar(id="command")
-        yield KeyBar(id="keys")
+        yield self.log_view
+        yield self.command
+        yield self.keys
 
     def on_mount(self) -> None:
         """From its end."""
@@ -81,10 +79,10 @@ class LogScreen(Screen[None]):
             title_of(self.log_view, stream, looks),
         )
         follow = " -f" if self.log_view.follow else ""
-        self.query_one("#command", CommandBar).show(
+        self.command.show(
             f"runbook logs {self._shown}{' --err' if stream == 'err' else ''}{follow}", looks
         )
-        self.query_one("#keys", KeyBar).show(
+        self.keys.show(
             [
                 BY_ID[name]
                 for name in ("follow", "stream", "top", "bottom", "page_up", "page_down", "back")

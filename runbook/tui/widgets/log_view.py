@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from runbook.tui import format as fmt
-from runbook.tui.logfile import LogFile
+from runbook.tui.logfile import LONGEST_LINE, LogFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,5 +134,7 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
         if known is None:
             if len(self._drawn) > 4096:
                 self._drawn.clear()
-            known = self._drawn[number] = fmt.clean(self.file.line(number).expandtabs(4))
+            known = self._drawn[number] = fmt.clean(
+                self.file.line(number).expandtabs(4), most=LONGEST_LINE
+            )
         return known

@@ -162,7 +162,9 @@ async def test_a_crash_of_the_engine_is_told_and_kept(
         assert "ZeroDivisionError" in (world.folder / "crash.log").read_text()
 
 
-@pytest.mark.parametrize(("answer", "stopped"), [("enter", False), ("n", False), ("escape", False), ("y", True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "stopped"), [("enter", False), ("n", False), ("escape", False), ("y", True)]
+)
 async def test_stop_asks_by_name_and_defaults_to_no(
     make_app: MakeApp, world: World, answer: str, stopped: bool
 ) -> None:

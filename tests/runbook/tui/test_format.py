@@ -43,12 +43,12 @@ def test_an_escape_bomb_takes_no_time() -> None:
     bombs = ("\x1b[" * 200_000, "\x1b]" + "x" * 1_000_000, "\x1b[" + "0;" * 500_000)
     began = time.process_time()
     for bomb in bombs:
-        fmt.clean(bomb)
+        fmt.clean(bomb, most=len(bomb))
     assert time.process_time() - began < 3
 
 
 def test_an_unterminated_string_does_not_hide_the_rest_of_a_line() -> None:
-    assert fmt.clean("\x1b]0;" + "x" * 5000).endswith("x" * 500)
+    assert fmt.clean("\x1b]0;" + "x" * 5000, most=9000).endswith("x" * 500)
 
 
 @given(st.text(max_size=60), st.integers(min_value=0, max_value=40))
