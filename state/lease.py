@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from state.writing import Tx
+    from state.transaction import Transaction
 
 GRACE_SECONDS = 0.3  # longer than the instant for which `is_live` itself holds the lock
 
@@ -80,7 +80,7 @@ def held_error(conn: sqlite3.Connection, resource: str) -> LeaseHeld:
     return LeaseHeld(resource, str(holder), str(since))
 
 
-def record(tx: Tx, resource: str, holder: str) -> Lease:
+def record(tx: Transaction, resource: str, holder: str) -> Lease:
     """Write the new holder with the next token. The caller has the kernel lock."""
     row = tx.execute(
         "SELECT holder, token, released_at FROM lease WHERE resource = ?", [resource]
@@ -108,7 +108,7 @@ def require(conn: sqlite3.Connection, lease: Lease) -> None:
         raise LeaseLost(lease.resource, lease.token, row[0] if row else None)
 
 
-def forget(tx: Tx, lease: Lease) -> bool:
+def forget(tx: Transaction, lease: Lease) -> bool:
     """Mark it released, if it is still ours."""
     changed = tx.execute(
         "UPDATE lease SET released_at = ? WHERE resource = ? AND token = ? AND released_at IS NULL",

@@ -13,7 +13,7 @@ from state.model import JSON, LoadReport, Task, TaskDef, TaskState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state.writing import Tx
+    from state.transaction import Transaction
 
 DEFINED = (
     *("position", "title", "phase", "step", "kind", "role", "needs"),
@@ -22,7 +22,7 @@ DEFINED = (
 JSON_COLUMNS = frozenset({"needs", "definition", "resources", "out"})
 
 
-def load_tasks(tx: Tx, defs: Sequence[TaskDef]) -> LoadReport:
+def load_tasks(tx: Transaction, defs: Sequence[TaskDef]) -> LoadReport:
     """Add, change, and retire tasks. A changed definition voids only what was done by the old."""
     _refuse_nonsense(defs)
     known = {task.id: task for task in tx.tasks()}
@@ -89,7 +89,7 @@ def as_text(row: dict[str, JSON]) -> dict[str, JSON]:
     }
 
 
-def _add(tx: Tx, definition: TaskDef) -> None:
+def _add(tx: Transaction, definition: TaskDef) -> None:
     row = columns(definition)
     stored = {
         "id": definition.id,
@@ -106,7 +106,7 @@ def _add(tx: Tx, definition: TaskDef) -> None:
     tx.event("task.added", definition.id, row, task=definition.id)
 
 
-def _change(tx: Tx, task: Task, definition: TaskDef) -> None:
+def _change(tx: Transaction, task: Task, definition: TaskDef) -> None:
     before, after = columns(task), columns(definition)
     change = {name: value for name, value in after.items() if before[name] != value}
     if task.removed:

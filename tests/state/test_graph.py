@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state import StateError, TaskState, UnknownTask
@@ -36,6 +36,7 @@ def test_a_chain_of_five_thousand_is_no_problem() -> None:
     assert topological(defs)[0] == "t4999"
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_topological_order_respects_every_need(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 12))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KILLS = 30
 WRITERS = 4
-UNITS = 500
+UNITS = 300
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -34,7 +34,7 @@ def test_writers_under_kill_9(db: Path, seed: int) -> None:
     crew = Crew(db, seed)
     try:
         for _ in range(KILLS):
-            crew.read_lines(chance.randint(1, 12))
+            crew.read_lines(chance.randint(1, 8))
             crew.kill(chance.randrange(WRITERS))
     finally:
         crew.end()

@@ -249,6 +249,7 @@ def test_names_of_strangers_are_quoted() -> None:
         ("<details>\n`<task>`", "&lt;details>\n`<task>`"),
         ("`a <b>", "`a &lt;b>"),
         ("#hashtag", "#hashtag"),
+        ("```\n<!-- runbook:end -->\n```", "```\n<!‐- runbook:end -->\n```"),
     ],
 )
 def test_a_brief_is_embedded(text: str, shown: str) -> None:

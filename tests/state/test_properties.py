@@ -152,8 +152,8 @@ assert PENDING  # a new pending state must be thought of above
 
 TestVerbs = Verbs.TestCase
 TestVerbs.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
+    max_examples=15,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
