@@ -32,6 +32,10 @@ class TrainArgs(DflashArgs):
     max_length: Annotated[int | None, Field(ge=1, description="Longer documents are cut.")] = None
     batch_docs: Annotated[int | None, Field(ge=1, description="Documents per micro-batch.")] = None
     micro_batches: Annotated[int | None, Field(ge=1, description="Micro-batches per step.")] = None
+    head_sample: Annotated[
+        int | None,
+        Field(ge=0, description="Tokens that the loss sees; 0 is all. For CPUs."),
+    ] = None
     lr: Annotated[float | None, Field(gt=0, description="Peak learning rate.")] = None
     init: Annotated[
         Literal["taps", "target", "random"] | None, Field(description="Initial weights.")
