@@ -62,7 +62,7 @@ def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:
     gate = task.definition.get("gate")
     if task.kind is not TaskKind.MANUAL and (not gate or is_approved(snapshot, task)):
         return False
-    ask = gate or task.definition["with"].get("ask", task.title)
+    ask = (gate or task.definition["with"]).get("ask", task.title)
     world.move(task, TaskState.GATED, reason=f"waits for a person: {ask}")
     return True
 
