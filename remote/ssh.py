@@ -270,25 +270,28 @@ def authenticate(
 ) -> None:
     """Public keys only: files first, then the agent. Says what was tried when none is let in."""
     tried: list[str] = []
-    for name, key in _keys(route, tried):
-        transport.auth_timeout = left()
-        try:
-            transport.auth_publickey(route.user, key)
-        except paramiko.BadAuthenticationType as error:
-            tried.append(f"{name}: the server wants {', '.join(error.allowed_types)}")
-        except paramiko.AuthenticationException:
-            tried.append(f"{name}: refused")
-        if transport.is_authenticated():
-            return
-        if not transport.is_active():
-            break
+    with contextlib.ExitStack() as held:
+        for name, key in _keys(route, tried, held):
+            transport.auth_timeout = left()
+            try:
+                transport.auth_publickey(route.user, key)
+            except paramiko.BadAuthenticationType as error:
+                tried.append(f"{name}: the server wants {', '.join(error.allowed_types)}")
+            except paramiko.AuthenticationException:
+                tried.append(f"{name}: refused")
+            if transport.is_authenticated():
+                return
+            if not transport.is_active():
+                break
     raise AuthRefused(
         f"{label} lets {route.user} in with none of our keys ({'; '.join(tried) or 'none found'})",
         hint="load the key into ssh-agent, or name it by IdentityFile in ~/.ssh/config",
     )
 
 
-def _keys(route: Route, tried: list[str]) -> list[tuple[str, paramiko.PKey]]:
+def _keys(
+    route: Route, tried: list[str], held: contextlib.ExitStack
+) -> list[tuple[str, paramiko.PKey]]:
     found: list[tuple[str, paramiko.PKey]] = []
     for path in route.identity_files:
         if not path.is_file():
@@ -304,7 +307,7 @@ def _keys(route: Route, tried: list[str]) -> list[tuple[str, paramiko.PKey]]:
     allowed = public | {blob for path in route.identity_files for blob in _public_blob(path)}
     found.extend(
         (f"agent key {key.fingerprint}", key)
-        for key in _agent_keys(route.agent, tried)
+        for key in _agent_keys(route.agent, tried, held)
         if key.asbytes() not in public
         and (not route.identities_only or key.asbytes() in allowed)
     )
@@ -319,7 +322,10 @@ def _public_blob(path: Path) -> list[bytes]:
         return []
 
 
-def _agent_keys(agent: str, tried: list[str]) -> list[paramiko.AgentKey]:
+def _agent_keys(
+    agent: str, tried: list[str], held: contextlib.ExitStack
+) -> list[paramiko.AgentKey]:
+    """The agent's keys; it is asked to sign with them, so it stays open as long as `held`."""
     place = os.environ.get("SSH_AUTH_SOCK", "") if agent in ("", "SSH_AUTH_SOCK") else agent
     if not place:
         return []
@@ -327,7 +333,9 @@ def _agent_keys(agent: str, tried: list[str]) -> list[paramiko.AgentKey]:
         tried.append(f"agent {place}: only the agent of $SSH_AUTH_SOCK is asked")
         return []
     try:
-        return list(paramiko.Agent().get_keys())
+        open_agent = paramiko.Agent()
+        held.callback(open_agent.close)
+        return list(open_agent.get_keys())
     except (paramiko.SSHException, OSError) as error:
         tried.append(f"agent: {error}")
         return []

@@ -46,6 +46,7 @@ LOG_HEAD = 16 << 20
 LOG_TAIL = 48 << 20
 READ_LIMIT = 8 << 20
 
+LOGIN = {"umask": 0o022}  # what the account has; job directories are for it alone
 INJECT: JSON = {}  # faults that a test asks for: facts_root, crash_at, log_head, log_tail
 
 
@@ -778,6 +779,7 @@ def _start(job: str, secrets: JSON) -> str:
     ready, theirs = os.pipe()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNBOOK_")}
     environment["RUNBOOK_INJECT"] = json.dumps(INJECT)
+    environment["RUNBOOK_UMASK"] = "%o" % LOGIN["umask"]
     try:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(job, "sup.py"), "supervise", job,
@@ -855,10 +857,13 @@ class Supervisor:
         if not take_lock(lock, 5.0, lambda: os.path.exists(self.path("started"))):
             return self.say("")
         crash_point("supervise.locked")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             self.record = Record(self.path("exit.json"))
             self.ident = Record(self.path("ident.json"))
-            self.beat_fd = os.open(self.path("beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.dropped_fd = os.open(self.path("dropped.json"), flags, 0o600)
+            os.pwrite(self.dropped_fd, b"{}".ljust(512), 0)
+            self.beat_fd = os.open(self.path("beat"), flags, 0o600)
             os.pwrite(self.beat_fd, b"%020d\n" % 0, 0)
             mark = {"by": "supervisor", "at": utc(), "identity": identity(), "supervisor": self.own}
             if not publish_once(self.path("started"), to_bytes(mark)):
@@ -878,7 +883,8 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
+            # Not SIG_IGN, which the payload would inherit.
+            signal.signal(number, lambda *_: None)
 
     def _supervise(self, secrets: JSON) -> None:
         become_subreaper()
@@ -938,6 +944,7 @@ class Supervisor:
         cwd = os.path.expanduser(self.spec.get("cwd") or "") or self.job
         try:
             os.makedirs(cwd, exist_ok=True)  # the work folder of a host that is used first now
+            os.umask(int(os.environ.get("RUNBOOK_UMASK") or "22", 8))  # the login's, not ours
             child = subprocess.Popen(
                 [str(word) for word in self.spec["argv"]], env=environment,
                 cwd=cwd,
@@ -946,6 +953,7 @@ class Supervisor:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             return "cannot start %s: %s" % (self.spec["argv"][:1], error)
         finally:
+            os.umask(0o077)
             os.close(out)
             os.close(err)
         self.payload = child.pid
@@ -990,7 +998,8 @@ class Supervisor:
             return
         self.dropped[stream] = (first, end)
         # Said before it is done: a reader may miss bytes that are still there, never read zeros.
-        publish(self.path("dropped.json"), to_bytes(dict(self.dropped)))
+        # In place, for on a full disk this is what makes room.
+        os.pwrite(self.dropped_fd, to_bytes(dict(self.dropped)).ljust(512), 0)
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             punch_hole(fd, first, end - first)
@@ -1283,7 +1292,7 @@ def main(argv: List[str]) -> int:
         return 2
     request = json.loads(sys.stdin.buffer.read().decode("utf-8"))
     INJECT.update(request.get("inject") or {})
-    os.umask(0o077)
+    LOGIN["umask"] = os.umask(0o077)
     # A client that went away must not leave us running: the limit is ours, not the connection's.
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(max(1, int(request.get("limit_s", 600))))

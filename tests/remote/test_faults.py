@@ -6,16 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from remote import HostFenceHeld, LaunchFailed, Unreachable
 from tests.support.deadline import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAUNCH_POINTS = (
     "launch.claimed", "launch.before_publish", "launch.published", "launch.spawned",
@@ -125,6 +123,29 @@ def test_a_kill_for_memory_is_told_by_the_kernels_counter(bench, tmp_path):
     ended = bench.ended("a1")
     assert (ended.cls, ended.signal) == ("oom", signal.SIGKILL)
     assert ended.evidence["oom"]["counters_grown"] == ["machine"]
+
+
+def test_a_payload_over_its_memory_group_is_an_oom(bench):
+    base = next(
+        (path for path in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
+         if (path / "cgroup.procs").exists()), None,
+    )  # fmt: skip
+    group = (base or Path("/none")) / f"remote-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+        (group / limit).write_text("40M")
+    except OSError:
+        pytest.skip("no memory group can be made here")
+    try:
+        eat = f'{sys.executable} -S -c "bytearray(400 << 20)"'
+        bench.launch("a1", f"echo $$ > {group}/cgroup.procs; {eat}; exit $?")
+        ended = bench.ended("a1")
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text(), what="an empty group")
+        group.rmdir()
+    assert ended.cls == "oom"
+    assert ended.evidence["oom"]["counters_grown"]
 
 
 def facts_root(folder: Path, *, boot: str, machine: str = "m1") -> str:

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
-from remote import HostFenceHeld, LaunchFailed, RemoteError, UnsupportedHost
+from remote import HostFenceHeld, LaunchFailed, LocalTransport, RemoteError, UnsupportedHost
 from tests.support.deadline import wait_for
 
 
@@ -48,6 +49,20 @@ def test_the_payload_sees_no_terminal_and_its_own_places(bench):
     bench.ended("a1")
     lines = bench.text("a1").splitlines()
     assert lines == ["/dev/null", str(bench.job("a1") / "out.log"), "/tmp", "a1 task y"]
+
+
+def test_the_payload_has_the_logins_umask_and_signals(bench):
+    before = os.umask(0o027)
+    try:
+        bench.launch("a1", "umask; grep SigIgn /proc/self/status")
+    finally:
+        os.umask(before)
+    bench.ended("a1")
+    umask, ignored = bench.text("a1").splitlines()
+    assert umask == "0027"
+    assert int(ignored.split()[1], 16) == 0
+    assert (bench.job("a1") / "out.log").stat().st_mode & 0o077 == 0
+    assert bench.job("a1").stat().st_mode & 0o077 == 0
 
 
 def test_launching_again_starts_nothing(bench):
@@ -90,6 +105,26 @@ def test_many_launchers_at_once_start_one_payload(bench):
     assert {answer["status"]["state"] for answer in answers} == {"running"}
     bench.host.stop("a1", grace_s=1)
     assert (bench.root / "starts").read_text() == "one\n"
+
+
+def test_many_attempts_of_one_task_race_to_one_winner(bench):
+    bench.host.identity()
+    answers = []
+
+    def start(number: int) -> None:
+        spec = bench.spec(f"a{number}", "sleep 300", generation=number)
+        try:
+            answers.append(bench.make_host().launch(spec).state)
+        except HostFenceHeld:
+            answers.append("held")
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["held"] * 7 + ["running"]
+    assert len(bench.supervisors()) == 1
 
 
 def test_a_second_attempt_waits_for_the_fence(bench):
@@ -279,3 +314,10 @@ def test_the_operators_own_tokens_are_not_for_local_jobs(bench, monkeypatch):
     bench.launch("a1", 'echo "[$HF_TOKEN$VIRTUAL_ENV]"')
     bench.ended("a1")
     assert bench.text("a1") == "[]\n"
+
+
+def test_jobs_on_this_machine_need_linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UnsupportedHost, match="needs Linux") as unsupported:
+        LocalTransport()
+    assert "over SSH" in unsupported.value.hint

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -232,6 +234,33 @@ def test_a_refused_key_is_named(sshd, tmp_path):
         made.run(["true"], timeout=20)
     assert "ssh-agent" in refused.value.hint
     made.close()
+
+
+def test_a_key_behind_a_passphrase_works_through_the_agent(sshd, tmp_path, monkeypatch):
+    locked = tmp_path / "locked"
+    shutil.copy(sshd.folder / "client_key", locked)
+    locked.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "pass", "-f", locked], check=True)
+    config = tmp_path / "config"
+    config.write_text(f"IdentityFile {locked}\n")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = SshTransport(target(sshd, host_key=sshd.host_key), config=config)
+    with pytest.raises(AuthRefused, match="locked: needs its passphrase"):
+        made.run(["true"], timeout=20)
+    made.close()
+    agent = subprocess.Popen(
+        ["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for((tmp_path / "agent").exists, what="the agent")
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        subprocess.run(["ssh-add", "-q", sshd.folder / "client_key"], check=True)
+        made = SshTransport(target(sshd, host_key=sshd.host_key), config=config)
+        assert made.run(["true"], timeout=20).ok
+        made.close()
+    finally:
+        agent.terminate()
+        agent.wait(10)
 
 
 def test_through_a_jump_host_and_a_proxy_command(sshd, tmp_path, link):
