@@ -318,14 +318,8 @@ class Service(Reader):
     def write_progress(self, *, force: bool = False) -> Mirrored:
         """Brings PROGRESS.md up to date; an edit found in its managed part is kept as a note."""
         mirrored = self._mirror(force=force)
-        if mirrored.edit:
-            with self.store.write() as tx:
-                tx.add_note(
-                    f"edit found in PROGRESS.md at revision {mirrored.edited_revision}:\n"
-                    f"{mirrored.edit}"
-                )
-            mirrored = self._mirror(force=force)
-        return mirrored
+        # The note moved the revision, so the file is already old.
+        return self._mirror(force=force) if mirrored.edit else mirrored
 
     def progress_is_current(self) -> bool:
         """Whether PROGRESS.md is exactly the rendering of the newest revision."""
@@ -341,7 +335,12 @@ class Service(Reader):
             revision=snapshot.revision,
             base=self.workspace.private / "progress.base.md",
             force=force,
+            record=self._keep_edit,
         )
+
+    def _keep_edit(self, edit: str, revision: int) -> None:
+        with self.store.write() as tx:
+            tx.add_note(f"edit found in PROGRESS.md at revision {revision}:\n{edit}")
 
     # Inside.
 
