@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dflash.target_weights import TargetWeights
     from dflash.train_config import TrainConfig
 
+QK_SIZE = 2.0
+"""Weight of QK norms that stand in for none: logits of attention are then as sharp as usual."""
 MAX_EXPONENT = 20
 """A feature that is always zero must not get an infinite scale."""
 
@@ -33,14 +35,52 @@ def initial_drafter(config: TrainConfig, shape: DrafterConfig, target: TargetWei
     drafter = Drafter(shape)
     if config.init_from:
         load_weights(drafter, Path(config.init_from))
-    elif config.init == "taps":
-        final = target.find("norm.weight")
-        if final is not None:  # the head was made for states of this scale
-            drafter.norm.weight.copy_(final)
-        for layer in drafter.layers:  # each layer starts as a no-op and grows
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
+    elif config.init == "target":
+        start_from_layers(drafter, target)
     return drafter
+
+
+@torch.no_grad()
+def start_from_layers(drafter: Drafter, target: TargetWeights) -> None:
+    """The layers start as the target's last ones, the norms as those they stand in for.
+
+    Measured on a 135M target with 64 documents: after one epoch the loss is 5.5 this way, 7.0 with
+    layers that start as no-ops. What has another shape in the target stays random.
+    """
+    # These families store the difference of a norm's weight from one.
+    kind = str(target.config.get("text_config", target.config).get("model_type", ""))
+    offset = 1.0 if kind.startswith(("gemma", "qwen3_5", "qwen3_next")) else 0.0
+    shape = drafter.config
+    first = shape.num_target_layers - shape.num_layers
+    names = {"norm.weight": "norm.weight"}
+    names["hidden_norm.weight"] = f"layers.{shape.num_target_layers - 1}.input_layernorm.weight"
+    for name in drafter.state_dict():
+        if name.startswith("layers."):
+            _, i, rest = name.split(".", 2)
+            names[name] = f"layers.{first + int(i)}.{rest}"
+    own = drafter.state_dict()
+    copied = set()
+    for name, source in names.items():
+        found = target.find(source)
+        if found is not None and found.shape == own[name].shape:
+            own[name].copy_(found + offset if "norm" in name else found)
+            copied.add(name)
+    for number, layer in enumerate(drafter.layers):
+        prefix = f"layers.{number}.self_attn."
+        if prefix + "k_proj.weight" in copied and prefix + "k_norm.weight" not in copied:
+            # A target without QK norms: their outputs were larger than one.
+            layer.self_attn.q_norm.weight.fill_(QK_SIZE)
+            layer.self_attn.k_norm.weight.fill_(QK_SIZE)
+
+
+@torch.no_grad()
+def pass_last_tap(drafter: Drafter, scale: Tensor) -> None:
+    """fc, reading scaled taps, starts as the last tap at its own proportions plus some of all."""
+    hidden = drafter.config.hidden_size
+    last = scale[-hidden:].to(drafter.fc.weight.device)
+    weight = drafter.fc.weight
+    weight.mul_(0.5)
+    weight[:, -hidden:] += torch.diag(last.median() / last).to(weight.dtype)
 
 
 def measure_scale(states: Tensor) -> Tensor:

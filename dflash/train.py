@@ -541,7 +541,7 @@ class DrafterRun:
             import torch.distributed as dist
 
             from dflash.feed import peer_errors
-            from dflash.initial import fold_scale, measure_scale
+            from dflash.initial import fold_scale, measure_scale, pass_last_tap
 
             self.scale = measure_scale(states)
             if self.config.init == "random":
@@ -552,7 +552,9 @@ class DrafterRun:
                     dist.broadcast(self.scale, source, group=self.group)
             if self.config.init_from:
                 fold_scale(self.drafter, 1 / self.scale)
-                self.optimiser.adopt()
+            elif self.config.init == "target":
+                pass_last_tap(self.drafter, self.scale)
+            self.optimiser.adopt()
         return states.to(self.types.drafter) * self.scale.to(self.types.drafter)
 
     def micro_step(self, g: int, states: torch.Tensor, rows: DrafterRows) -> LossSums:

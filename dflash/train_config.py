@@ -31,9 +31,8 @@ class TrainConfig:
     num_taps: int | None = None
     sliding_window: int | None = None
     mask_token: int | None = None
-    init: str = "taps"
-    """`taps`: taps scaled alike, layers start as no-ops, the final norm as the target's. `random`:
-    as other trainers do."""
+    init: str = "target"
+    """`target`: as the target's last layers, reading evenly scaled taps. `random`: as elsewhere."""
     init_from: str | None = None
     """A z-lab checkpoint to start the weights from."""
     anchors_per_doc: int = 512
@@ -134,7 +133,7 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
     choices = {
         "schedule": ("wsd", "cosine", "constant"),
         "loss": ("ce", "dpace"),
-        "init": ("taps", "random"),
+        "init": ("target", "random"),
         "attention": ("auto", "eager", "sdpa", "flex"),
         "backend": ("auto", "gloo", "nccl"),
         "dtype": ("auto", "float32", "bfloat16"),

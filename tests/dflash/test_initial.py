@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,11 +10,16 @@ import torch
 from torch.nn import functional
 
 from dflash.drafter import Drafter
-from dflash.initial import fold_scale, measure_scale
+from dflash.initial import fold_scale, initial_drafter, measure_scale, pass_last_tap
 from dflash.losses import LossOptions, block_loss
 from dflash.sampled_head import SampledHead
 from dflash.shards import Row
-from tests.support.tiny_targets import HIDDEN, tiny_drafter_config
+from dflash.target_weights import TargetWeights
+from dflash.train_config import TrainConfig
+from tests.support.tiny_targets import HIDDEN, save_tiny_target, tiny_drafter_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VOCAB = 60
 
@@ -33,7 +38,7 @@ def test_scaled_taps_are_all_near_one() -> None:
     size = (states * scale).square().mean(0).sqrt()
     assert size[7] == 0
     assert size[size > 0].min() > 0.5
-    assert size.max() < 2.0
+    assert size.max() < 2.5
     states[0] *= 1000  # a sink token
     assert (measure_scale(states) / scale).log2().abs().max() <= 1
 
@@ -49,6 +54,32 @@ def test_folding_is_exact_and_can_be_undone(dtype: torch.dtype) -> None:
     torch.testing.assert_close(drafter.fc(states), scaled)
     fold_scale(drafter, 1 / scale)
     assert torch.equal(drafter.fc.weight, before)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "hybrid"])
+def test_layers_start_as_the_target_s_last_ones(tmp_path: Path, kind: str) -> None:
+    weights = TargetWeights(save_tiny_target(tmp_path / "target", kind))
+    config = TrainConfig.from_json({"target": "t", "data": "d", "out": "o"})
+    drafter = initial_drafter(config, tiny_drafter_config(kind), weights)
+    depth = drafter.config.num_target_layers
+    mlp = weights.get(f"layers.{depth - 1}.mlp.down_proj.weight")
+    assert torch.equal(drafter.layers[-1].mlp.down_proj.weight, mlp)
+    offset = 1.0 if kind == "hybrid" else 0.0  # Qwen3.5 stores norms around zero
+    assert torch.equal(drafter.norm.weight, weights.get("norm.weight") + offset)
+    again = initial_drafter(config, tiny_drafter_config(kind), weights)
+    assert torch.equal(again.fc.weight, drafter.fc.weight)
+
+
+def test_fc_starts_as_the_last_tap_at_its_own_proportions() -> None:
+    drafter = Drafter(tiny_drafter_config())
+    with torch.no_grad():
+        drafter.fc.weight.zero_()
+    states = uneven_states()
+    scale = measure_scale(states)
+    pass_last_tap(drafter, scale)
+    last = states[:, -HIDDEN:]
+    given = drafter.fc(states * scale)
+    torch.testing.assert_close(given, last * scale[-HIDDEN:].median())
 
 
 class FakeSet:

@@ -123,8 +123,8 @@ def reference(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_to_count(inputs: Path, tmp_path: Path) -> None:
     summary = run_train(inputs, tmp_path / "out", steps=60, anchors_per_doc=32)
-    assert summary["acceptance"] > 1.5
-    assert losses(tmp_path / "out")[60] < 0.7 * losses(tmp_path / "out")[1]
+    assert summary["acceptance"] > 1.2
+    assert losses(tmp_path / "out")[60] < 0.8 * losses(tmp_path / "out")[1]
 
 
 def test_resume_is_exact_bit_for_bit(inputs: Path, reference: Path, tmp_path: Path) -> None:
