@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,14 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from dflash.errors import DflashError, InputInvalid
-from dflash.files import read_json, read_jsonl, write_aside, write_json
+from dflash.files import (
+    lock_folder,
+    read_json,
+    read_jsonl,
+    remove_asides,
+    write_aside,
+    write_json,
+)
 from dflash.prompts import digest_of
 
 if TYPE_CHECKING:
@@ -46,9 +52,9 @@ class CompletionStore:
         self.done: dict[str, str] = {}
         self.tokens = 0
         self.notices: list[str] = []
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(path)
+        self._lock = lock_folder(path)
         try:
+            remove_asides(path)
             self._manifest = self._load_manifest(settings)
             self._adopt_shards()
             self._waiting = self._recover_inflight()
@@ -109,11 +115,12 @@ class CompletionStore:
         start = self._tail.tell()
         try:
             if self._tail.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / INFLIGHT))
-        except OSError:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
             # Half a line must not become the middle of the file once there is room again.
             with contextlib.suppress(OSError):
                 os.truncate(self.path / INFLIGHT, start)
+            error.filename = str(self.path / INFLIGHT)
             raise
         if time.monotonic() - self._synced > SYNC_SECONDS:
             os.fsync(self._tail.fileno())
@@ -279,15 +286,3 @@ def _entry(name: str, data: bytes) -> dict[str, Any]:
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-
-
-def _lock(path: Path) -> Any:
-    handle = (path / ".lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        raise DflashError(
-            f"another process writes into {path}", "Wait for it or stop it; one writer at a time."
-        ) from None
-    return handle

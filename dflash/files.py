@@ -7,12 +7,13 @@ fsynced and renamed; after a kill or a full disk the old file is still there.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from dflash.errors import InputInvalid
+from dflash.errors import DflashError, InputInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,10 +33,32 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
             handle.flush()
             os.fsync(handle.fileno())
         aside.replace(path)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # "No space left on device" - but where?
         raise
     sync_folder(path.parent)
+
+
+def remove_asides(folder: Path) -> None:
+    """What killed writers left; only for one who holds the folder's lock."""
+    for path in folder.glob(f".*{ASIDE_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def lock_folder(folder: Path) -> TextIO:
+    """One writer at a time; the lock ends with its process, however that ends. Close to release."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise DflashError(
+            f"another process writes into {folder}", "Wait for it or stop it; one writer at a time."
+        ) from None
+    return handle
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -32,7 +32,7 @@ EXAMPLE = """example:
   dflash generate --prompts prompts.jsonl --server http://127.0.0.1:30000 \\
     --server http://127.0.0.1:30001 --model qwen3 --out completions --max-tokens 4096"""
 PROGRESS_SECONDS = 2.0
-RATE_SECONDS = 30.0
+RATE_SECONDS = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +178,7 @@ class _Session:
         self._truncated = 0
         self._tokens = 0
         self._resumed = total
-        self._told = 0.0
+        self._started = time.monotonic()
         self._recent: collections.deque[tuple[float, int]] = collections.deque()
         self._dispatcher: Dispatcher | None = None
 
@@ -256,22 +256,19 @@ class _Session:
         self._store.add_failure(failure)
 
     async def _tick(self) -> None:
-        started = time.monotonic()
         while True:
             # Slower as the run grows long: days of work must not become a file of megabytes.
-            elapsed = time.monotonic() - started
+            elapsed = time.monotonic() - self._started
             await asyncio.sleep(min(PROGRESS_SECONDS + elapsed / 120, 10.0))
             self._emit("step", "")
 
     def _rate(self) -> float:
+        """Tokens come in whole completions, so only a long window says anything."""
         now = time.monotonic()
         while self._recent and now - self._recent[0][0] > RATE_SECONDS:
             self._recent.popleft()
-        if len(self._recent) < 2:
-            return 0.0
-        # Tokens of the first one were made before the window opened.
-        tokens = sum(count for _, count in self._recent) - self._recent[0][1]
-        return tokens / max(now - self._recent[0][0], 1e-3)
+        elapsed = max(now - self._started, 1e-3)
+        return sum(count for _, count in self._recent) / min(elapsed, RATE_SECONDS)
 
     def _emit(self, kind: Any, message: str) -> None:
         metrics: dict[str, Any] = {"tok/s": round(self._rate(), 1), "tokens": self._tokens}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from dflash.client import split_thinking
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -89,8 +91,6 @@ def is_empty(sight: Sight) -> bool:
         return sight.loss_tokens <= 1
     if sight.truncated and "</think>" not in sight.completion:
         return False  # cut inside its thought: that is truncation
-    from dflash.client import split_thinking
-
     return not split_thinking(sight.completion)[1].strip()
 
 

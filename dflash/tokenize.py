@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dflash import shards
 from dflash.completions import read_manifest, read_records, shard_paths
 from dflash.errors import DflashError, InputInvalid, UsageError
-from dflash.files import read_json, write_json
+from dflash.files import lock_folder, read_json, remove_asides, write_json
 from dflash.masks import Overlong, Sample, fit, sample_of
 from dflash.progress import Progress, write_out
 from dflash.splits import Splits, parse_shares
@@ -130,10 +130,13 @@ def tokenize(
     )
     _TOKENIZERS[recipe.tokenizer, recipe.fingerprint] = tokens
     progress.emit("phase", done=0, total=source["rows"], unit="rows", message="tokenize")
-    parts = _make_parts(source["shards"], completions, out, recipe, workers, progress)
-    manifest = _manifest(parts, recipe, tokens, source, out)
-    _remove_strangers(out, manifest)
-    write_json(out / shards.MANIFEST, manifest)
+    with lock_folder(out):
+        for folder in (out, out / "parts", *(out / name for name in splits.names)):
+            remove_asides(folder)
+        parts = _make_parts(source["shards"], completions, out, recipe, workers, progress)
+        manifest = _manifest(parts, recipe, tokens, source, out)
+        _remove_strangers(out, manifest)
+        write_json(out / shards.MANIFEST, manifest)
     _tell(manifest, out, source["rows"], progress)
     return manifest
 

@@ -129,6 +129,17 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+class Quiet(ThreadingHTTPServer):
+    """Clients here are killed on purpose; a traceback for each would bury the test's own."""
+
+    allow_reuse_address = True
+    request_queue_size = 128
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        pass
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("port_file", type=pathlib.Path)
@@ -137,10 +148,7 @@ def main():
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--served", default="toy")
     options = parser.parse_args()
-    ThreadingHTTPServer.allow_reuse_address = True
-    ThreadingHTTPServer.request_queue_size = 128
-    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
-    server.daemon_threads = True
+    server = Quiet(("127.0.0.1", options.port), Handler)
     server.state = State(options)
     aside = options.port_file.with_suffix(".part")
     aside.write_text(str(server.server_address[1]))

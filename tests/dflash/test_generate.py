@@ -372,11 +372,13 @@ def test_torn_tail_is_cut(tmp_path):
         store.add(record("a"))
     with (tmp_path / "inflight.jsonl").open("ab") as handle:
         handle.write(b'{"id": "b", "messa')
+    (tmp_path / ".manifest.json.17.part").write_text("a killed writer's")
     with open_store(tmp_path) as store:
         assert set(store.done) == {"a"}
         store.add(record("b"))
         store.finish(complete=True, failed=0)
     assert [row["id"] for row in rows_of(tmp_path)] == ["a", "b"]
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_kill_between_shard_and_manifest(tmp_path, monkeypatch):
@@ -434,8 +436,9 @@ def test_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
                 tail.close()
 
         monkeypatch.setattr(store, "_tail", Full())
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as error:
             store.add(record("b"))
+        assert error.value.filename == str(tmp_path / "inflight.jsonl")
     assert [json.loads(line)["id"] for line in lines_of(tmp_path / "inflight.jsonl")] == ["a"]
 
 
