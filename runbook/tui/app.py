@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 
 from runbook.engine.events import Info, Problem, Progressed
 from runbook.errors import Exit, explain
@@ -27,12 +28,11 @@ from runbook.tui.verbs import Verbs
 from runbook.views import Live, RunResult, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rich.text import Text
     from textual.command import Provider
-    from textual.screen import Screen
 
     from runbook.tui.ports import Opener, ServicePort
 
@@ -61,9 +61,7 @@ class RunbookApp(App[int]):
 
     TITLE = "runbook"
     CSS_PATH = "styles/app.tcss"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = App.COMMANDS | {
-        BoardCommands
-    }
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {BoardCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "Quit", priority=True, show=False, id="quit_always"),
     ]
@@ -207,11 +205,6 @@ class RunbookApp(App[int]):
             hint=self.view.next.command if trouble else "",
         )
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Of Textual's own only these; the rest has a key of ours."""
-        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
-        yield SystemCommand("Screenshot", "Save what is seen as SVG", self.deliver_screenshot)
-
     def finished_text(self) -> str:
         """What the top line says when nothing is left to do."""
         tasks = [task for task in self.view.snapshot.tasks if not task.removed]
@@ -257,6 +250,11 @@ class RunbookApp(App[int]):
         """All keys."""
         self.push_screen(HelpScreen(self.looks))
 
+    def action_command_palette(self) -> None:
+        """Any task, any action."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="A task or an action"))
+
     # --- leaving ----------------------------------------------------------------------------
 
     def action_leave(self) -> None:
@@ -300,6 +298,15 @@ class RunbookApp(App[int]):
         else:
             said = f"Nothing runs. Next: {self.view.next.command or 'runbook status'}"
         return fmt.text(said)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A bug of ours: its traceback goes to a file, without the values of a hundred locals."""
+        if self.is_headless:  # a test wants the error itself
+            super()._handle_exception(error)
+            return
+        where = self.bridge.keep_traceback(error)
+        jobs = "The jobs go on; `runbook tui` comes back."
+        self.exit(1, 1, message=fmt.text(f"{type(error).__name__}: {error}. {where} {jobs}"))
 
 
 class LeaveScreen(ConfirmScreen):

@@ -149,10 +149,14 @@ class Bridge:
         known = explain(error)
         if known is not None:
             return Broke(text=known.message, hint=known.hint, engine=engine)
+        hint = self.keep_traceback(error)
+        return Broke(text=f"{type(error).__name__}: {error}", hint=hint, engine=engine)
+
+    def keep_traceback(self, error: Exception) -> str:
+        """Write the traceback of a bug to a file; says where."""
         try:
             with self._crash_file.open("a", encoding="utf-8") as file:
                 file.writelines(traceback.format_exception(error))
-            hint = f"This is a bug; the traceback is in {self._crash_file}"
         except OSError as full:
-            hint = f"This is a bug; its traceback could not be written: {full}"
-        return Broke(text=f"{type(error).__name__}: {error}", hint=hint, engine=engine)
+            return f"This is a bug; its traceback could not be written: {full}."
+        return f"This is a bug; the traceback is in {self._crash_file}."

@@ -51,6 +51,8 @@ class BoardCommands(Provider):
             if not task.removed:
                 about = f"{task.state}, {fmt.clean(task.title)}"
                 found.append((f"Go to {fmt.clean(task.id)}", about, partial(_go, board, task.id)))
+        found.append(("Theme", "other colours", app.action_change_theme))
+        found.append(("Screenshot", "save what is seen as SVG", app.deliver_screenshot))
         return found
 
     def _board(self) -> BoardScreen | None:

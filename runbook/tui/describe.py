@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,11 +161,17 @@ def _curve(loss: Sequence[float], looks: Looks, width: int, *, height: int) -> T
     """The loss over the run so far, its range at the left edge."""
     high, low = f"{max(loss):.2f}", f"{min(loss):.2f}"
     edge = max(len(high), len(low), 4)
+    steep = min(loss) > 0 and max(loss) > 3 * min(loss)
     lines = fmt.chart(
-        loss, max(10, min(64, width - edge - 3)), height, ascii_only=looks.glyphs.ascii_only
+        [math.log(value) for value in loss] if steep else loss,
+        max(10, min(64, width - edge - 3)),
+        height,
+        ascii_only=looks.glyphs.ascii_only,
     )
     labels = [high, *[""] * (height - 2), low]
     labels[1] = "loss"
+    if steep and height > 3:
+        labels[2] = "log"
     side = "|" if looks.glyphs.ascii_only else "│"
     drawn = Text()
     for index, (label, line) in enumerate(zip(labels, lines, strict=True)):

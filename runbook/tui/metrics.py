@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Metrics:
         self._keep_pace(record)
         metrics = record.get("metrics")
         loss = metrics.get("loss") if isinstance(metrics, dict) else None
-        if isinstance(loss, (int, float)) and not isinstance(loss, bool):
+        if isinstance(loss, float | int) and not isinstance(loss, bool) and math.isfinite(loss):
             self._keep_loss(float(loss))
 
     def _keep_loss(self, loss: float) -> None:

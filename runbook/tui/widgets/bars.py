@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from textual import events
+    from textual.timer import Timer
 
     from runbook.tui.describe import Looks
     from runbook.tui.keymap import Key
     from runbook.views import View
+
+GOOD_NEWS_S = 10.0
+"""How long a line stays that asks nothing of anybody."""
 
 _ORDER = (
     "done", "skipped", "serving", "active", "starting", "verifying", "draining", "gated", "stale",
@@ -56,7 +60,7 @@ def _title(view: View, looks: Looks, driver: str, age: float | None, width: int)
     for state, count in _grouped(view):
         right.append(f"{looks.glyphs.state(state)} ", inks.state(state))
         right.append(f"{count}  ", inks.text)
-    right.append(driver, inks.muted)
+    right.append(fmt.clip(driver, max(13, width // 4)), inks.muted)
     if age is not None:
         old = age > 30
         right.append(
@@ -143,6 +147,8 @@ class NextBar(Line):
 class MessageBar(Line):
     """The last thing said. A problem stays until it was read and put away with escape."""
 
+    _fade: Timer | None = None
+
     def say(self, text: str, looks: Looks, *, hint: str = "", problem: bool = False) -> None:
         """Show one line, and a second with the next step when there is one."""
         inks = looks.inks
@@ -158,6 +164,9 @@ class MessageBar(Line):
         self.put(line)
         self.set_class(True, "-shown")
         self.set_class(problem, "-problem")
+        if self._fade is not None:
+            self._fade.stop()
+        self._fade = None if problem else self.set_timer(GOOD_NEWS_S, self.clear)
 
     def clear(self) -> bool:
         """Put it away; whether there was something."""
