@@ -7,34 +7,27 @@ the report appears whole or not at all. The numbers, but for seconds, do not dep
 
 from __future__ import annotations
 
-import concurrent.futures
-import fcntl
 import hashlib
 import json
-import multiprocessing
-import os
 import platform
-import signal
 import sys
-import threading
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from dflash import __version__, heldout
 from dflash.config import DrafterConfig
-from dflash.errors import DflashError, GateFailed, InputInvalid, UsageError
+from dflash.errors import GateFailed, InputInvalid, UsageError
 from dflash.evaluation_report import summarise, table
 from dflash.export import step_folder
 from dflash.files import read_json, sha256_file, write_json
+from dflash.partial import Partial
 from dflash.progress import Progress, write_out
+from dflash.workers import records_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
-    from dflash.bench import Bench, BenchSpec
+    from dflash.bench import BenchSpec
 
 FORMAT = "dflash-eval/1"
 PARTIAL_SUFFIX = ".partial.jsonl"
@@ -340,7 +333,7 @@ def _run(
         left = [p for p in todo if p.id not in partial.records]
         if partial.records:
             progress.emit("phase", message=f"{len(partial.records)} prompts were done before")
-        for record in _records(spec, left, min(workers, len(left))):
+        for record in records_of(spec, left, min(workers, len(left))):
             partial.add(record)
             progress.emit(
                 "step",
@@ -360,134 +353,6 @@ def _lengths(record: dict[str, Any]) -> dict[str, float]:
         if name != "plain" and rounds:
             found[name] = sum(r[2] for r in rounds) / len(rounds)
     return found
-
-
-def _records(
-    spec: BenchSpec, todo: list[heldout.TokenPrompt], workers: int
-) -> Iterator[dict[str, Any]]:
-    if not todo:
-        return
-    if workers == 1:
-        from dflash.bench import Bench
-
-        bench = Bench(spec)
-        bench.warm_up(todo[0].tokens)
-        for prompt in todo:
-            yield bench.evaluate(prompt.id, prompt.tokens)
-        return
-    others = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(spec, todo[0].tokens),
-    )
-    try:
-        jobs = [pool.submit(_work, prompt.id, prompt.tokens) for prompt in todo]
-        for job in concurrent.futures.as_completed(jobs):
-            yield job.result()
-    except BrokenProcessPool:
-        raise DflashError(
-            "a worker process of the evaluation died",
-            "Often memory: each worker holds the target once. Run again with fewer --workers; "
-            "finished prompts are kept.",
-        ) from None
-    finally:
-        # On success nobody works any more; on an interruption nobody's prompt is waited for.
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        pool.shutdown(cancel_futures=True)
-
-
-_bench: Bench | None = None
-
-
-def _start_worker(spec: BenchSpec, warm_up: list[int]) -> None:
-    """In the worker: load everything once; end with the parent, even when that is killed."""
-    global _bench
-    from dflash.bench import Bench
-
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    _bench = Bench(spec)
-    _bench.warm_up(warm_up)
-
-
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
-
-
-def _work(prompt_id: str, tokens: list[int]) -> dict[str, Any]:
-    assert _bench is not None
-    return _bench.evaluate(prompt_id, tokens)
-
-
-class Partial:
-    """The finished prompts of a run that has not ended: one JSON line each, after one header line.
-
-    A tail torn by a kill is cut. Lines of another request are dropped: their numbers are not these.
-    """
-
-    def __init__(self, path: Path, digest: str) -> None:
-        self.path = path
-        self.records: dict[str, dict[str, Any]] = {}
-        self._digest = digest
-
-    def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise DflashError(
-                f"another dflash eval is writing {self.path}", "Wait for it, or use another --out."
-            ) from error
-        self._read()
-        return self
-
-    def _read(self) -> None:
-        self._file.seek(0)
-        lines = self._file.read().splitlines(keepends=True)
-        header = _line(lines[0]) if lines else None
-        if header is None or header.get("request") != self._digest:
-            self._file.truncate(0)
-            self._append({"format": FORMAT, "request": self._digest})
-            return
-        good = len(lines[0])
-        for line in lines[1:]:
-            record = _line(line)
-            if record is None:
-                break
-            self.records[record["id"]] = record
-            good += len(line)
-        self._file.truncate(good)
-
-    def add(self, record: dict[str, Any]) -> None:
-        self._append(record)
-        self.records[record["id"]] = record
-
-    def _append(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-def _line(line: bytes) -> dict[str, Any] | None:
-    """A whole JSON object line, or None."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _tell(report: dict[str, Any], out: Path, progress: Progress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -15,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dflash import workers
 from dflash.__main__ import main
 from dflash.bench import Bench, BenchSpec
 from dflash.errors import DflashError, GateFailed, InputInvalid, UsageError
-from dflash.evaluate import Partial, evaluate, partial_path, stop_ids
+from dflash.evaluate import evaluate, partial_path, stop_ids
 from dflash.evaluation_report import summarise, table
+from dflash.partial import Partial
 from dflash.progress import Progress
 from dflash.shards import Row, write_shard
 from tests.support.tiny_targets import VOCAB, save_tiny_drafter, save_tiny_target
@@ -209,6 +212,7 @@ def test_two_at_once_are_refused(world, tmp_path):
         run(world, out)
 
 
+@pytest.mark.slow
 def test_kill_9_then_the_same_command(world, tmp_path):
     out, new = tmp_path / "r.json", 200
     argv = [sys.executable, "-m", "dflash", "eval", "--target", str(world["target"]), "--drafter",
@@ -217,13 +221,13 @@ def test_kill_9_then_the_same_command(world, tmp_path):
     deadline = time.monotonic() + 200
     with subprocess.Popen(
         argv, cwd=REPO, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as run9:
+    ) as child:
         while not _lines(partial_path(out)) >= 2:
-            assert run9.poll() is None, "ended before it could be killed"
+            assert child.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.02)  # the predicate above is what is waited for
-        run9.kill()
-    while _group(run9.pid):  # workers end with their parent
+        child.kill()
+    while _group(child.pid):  # workers end with their parent
         assert time.monotonic() < deadline
         time.sleep(0.02)
     done = _lines(partial_path(out)) - 1
@@ -251,14 +255,18 @@ def test_sampling_is_seeded_and_has_no_lossless_verdict(world, tmp_path):
     assert first["lossless"] == {"verdict": "not_applicable", "ok": True}
 
 
-def bench(world, **changes):
+def bench_spec(world, **changes):
     options = {
         "target": str(world["target"]), "drafter": str(world["drafter"]),
         "methods": ("plain", "trained"), "dtype": "float32", "device": "cpu", "threads": None,
         "max_new_tokens": 8, "stop_ids": (), "temperature": 0.0, "top_p": 1.0, "top_k": 0,
         "seed": 0,
     }  # fmt: skip
-    return Bench(BenchSpec(**(options | changes)))
+    return BenchSpec(**(options | changes))
+
+
+def bench(world):
+    return Bench(bench_spec(world))
 
 
 def test_a_divergence_is_reported_with_its_margin(world):
@@ -368,6 +376,16 @@ def test_weights_of_another_shape(world, tmp_path):
     (drafter / "config.json").write_text(json.dumps(hf))
     with pytest.raises(DflashError, match="does not hold this drafter"):
         run(world | {"drafter": drafter}, tmp_path / "r.json")
+
+
+def test_what_a_worker_cannot_load_is_said_as_such(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_bench", None)
+    spec = bench_spec(world, drafter=str(tmp_path / "nothing"))
+    workers._load(spec, [4, 5, 6])
+    with pytest.raises(InputInvalid, match="no drafter's config") as found:
+        workers._work("p", [4, 5, 6])
+    travelled = pickle.loads(pickle.dumps(found.value))
+    assert (travelled.message, travelled.hint) == (found.value.message, found.value.hint)
 
 
 def test_tokens_the_target_does_not_have(world, tmp_path):
