@@ -255,7 +255,7 @@ class Host:
         answer = _unframe(result.out, request["begin"], request["end"])
         if answer is None:
             self._python = ""  # perhaps it was replaced: look again with the next request
-            if result.code is None or result.ok:
+            if result.code is None or result.ok or b"ran past its limit" in result.err:
                 raise Unreachable(
                     f"{self.label} cut its answer to {verb} short",
                     hint="ask again: requests are safe to repeat",
@@ -286,7 +286,8 @@ class Host:
                 f"{self.label} runs {found['system']}; jobs need Linux",
                 hint="bind the role to a Linux machine",
             )
-        self._python, self._at = found["python"], found["root"]
+        self._at = found["root"]
+        self._python = found["python"]  # last: other threads take it for "connected"
 
     def _script_path(self, script: str) -> tuple[str, str]:
         """Where a script lies on the host, by its content, and its digest."""
@@ -315,5 +316,8 @@ def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     body, closed, _ = rest.partition(end.encode())
     if not (opened and closed):
         return None
-    value: dict[str, Any] = json.loads(body)
+    try:
+        value: dict[str, Any] = json.loads(body)
+    except ValueError:
+        return None
     return value

@@ -13,20 +13,17 @@ machine. Time decides nothing: a silent job is a running job until the kernel sa
 
 from __future__ import annotations
 
-import base64
+import binascii
 import contextlib
 import ctypes
-import datetime as dt
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -65,7 +62,8 @@ def crash_point(name: str) -> None:
 
 
 def utc() -> str:
-    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03d+00:00" % (now % 1 * 1000)
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -277,7 +275,7 @@ def identity() -> JSON:
         "boot_id": fact("proc/sys/kernel/random/boot_id"),
         "machine_id": fact("etc/machine-id"),
         "pid1_start": str(start_ticks(1)),
-        "hostname": socket.gethostname(),
+        "hostname": os.uname().nodename,
     }
 
 
@@ -584,6 +582,10 @@ def verb_poll(request: JSON, workspace: str) -> JSON:
     return {"statuses": {name: status(workspace, name, now) for name in names}}
 
 
+def packed(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
 def verb_read(request: JSON, workspace: str) -> JSON:
     job = job_path(workspace, request.get("attempt"))
     stream = request.get("stream")
@@ -611,7 +613,7 @@ def verb_read(request: JSON, workspace: str) -> JSON:
     finally:
         os.close(fd)
     return {
-        "data": base64.b64encode(data).decode("ascii"), "offset": start, "size": info.st_size,
+        "data": packed(data), "offset": start, "size": info.st_size,
         "file_id": file_id, "restarted": restarted,
     }  # fmt: skip
 
@@ -629,7 +631,7 @@ def verb_read_file(request: JSON, workspace: str) -> JSON:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Refused("unreadable", "%s: %s" % (path, error.strerror)) from error
-    return {"data": base64.b64encode(data).decode("ascii"), "size": size}
+    return {"data": packed(data), "size": size}
 
 
 def verb_ship(request: JSON, workspace: str) -> JSON:
@@ -645,7 +647,7 @@ def verb_ship(request: JSON, workspace: str) -> JSON:
             if os.path.isabs(name) or ".." in name.split("/"):
                 raise Refused("usage", "file name %r leaves its directory" % name)
             make_dirs(os.path.dirname(path))
-            write_new(path, base64.b64decode(text), 0o700)
+            write_new(path, binascii.a2b_base64(text), 0o700)
         sync_dir(temporary)
         try:
             os.rename(temporary, target)
@@ -700,20 +702,20 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
     spec = request["spec"]
     attempt, task = checked_name(spec.get("attempt"), "attempt"), checked_name(spec["task"], "task")
     spec["secret_names"] = sorted(request.get("secrets") or {})
-    digest = hashlib.sha256(to_bytes(spec)).hexdigest()
     job = job_path(workspace, attempt)
     error = ""
     with fence(workspace):
         now = identity()
         if os.path.isdir(job):
             known = read_json(os.path.join(job, "spec.json"))[0] or {}
-            if known and known.get("digest") != digest:
+            known.pop("cookie", None)
+            if known and known != spec:
                 raise Refused("spec_differs", "attempt %s was published otherwise" % attempt)
         if status(workspace, attempt, now)["state"] in ("absent", "published"):
             _claim(workspace, spec, task, now)
             crash_point("launch.claimed")
             if not os.path.isdir(job):
-                record = dict(spec, digest=digest, cookie=os.urandom(16).hex())
+                record = dict(spec, cookie=os.urandom(16).hex())
                 with open(os.path.abspath(__file__), "rb") as file:
                     own_code = file.read()
                 _publish_job(
@@ -1072,7 +1074,9 @@ class Supervisor:
         if code == 0:
             return "ok", ""
         oom = oom_evidence(self.oom_before, oom_counters())
-        if oom["killed"] and (number == signal.SIGKILL or code is not None):
+        # Our own group's counter is proof. The machine's may count a neighbour, so it needs a kill.
+        grown, killed = oom["counters_grown"], number == signal.SIGKILL or code == 137
+        if "cgroup" in grown or ("machine" in grown and killed):
             evidence["oom"] = oom
             return "oom", "the kernel killed a process for memory while it ran"
         tail = log_tail(self.path("err.log")) + log_tail(self.path("out.log"))
@@ -1153,7 +1157,7 @@ def oom_evidence(before: JSON, after: JSON) -> JSON:
         name for name in ("cgroup", "machine")
         if name in before and name in after and after[name] > before[name]
     ]  # fmt: skip
-    return {"killed": bool(grown), "counters_grown": grown, "before": before, "after": after}
+    return {"counters_grown": grown, "before": before, "after": after}
 
 
 def log_tail(path: str) -> bytes:

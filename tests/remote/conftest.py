@@ -39,6 +39,8 @@ class Bench:
 
     def ended(self, attempt: str) -> JobStatus:
         def over() -> JobStatus | None:
+            if self.supervisors() and not (self.job(attempt) / "exit.json").exists():
+                return None
             found = self.status(attempt)
             return found if found.state not in ("running", "published") else None
 

@@ -102,6 +102,43 @@ def test_a_job_over_ssh(bench, transport, sshd):
     assert "canary-5512" not in sshd.log
 
 
+def test_a_link_cut_in_the_middle_of_a_launch_starts_one_payload(bench, link, sshd):
+    made = over(link, sshd)
+    host = Host(made, root=str(bench.root), workspace_id="w")
+    assert wait_for(lambda: poll(host, "none"), what="the first answer")
+    for turn in range(3):
+        attempt, marks = f"a{turn}", bench.root / f"starts-{turn}"
+        spec = JobSpec(
+            attempt=attempt, task=f"t{turn}", generation=1,
+            argv=("sh", "-c", f"echo one >> {marks}; exec sleep 300"),
+        )  # fmt: skip
+        outcome = []
+
+        def launch(spec=spec, outcome=outcome) -> None:
+            try:
+                outcome.append(host.launch(spec).state)
+            except Unreachable as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=launch)
+        thread.start()
+        wait_for(bench.job(attempt).exists, what="the request to arrive")
+        link.cut()
+        thread.join()
+        assert outcome
+
+        def again(spec=spec) -> str | None:
+            try:
+                return host.launch(spec).state
+            except Unreachable:
+                return None
+
+        assert wait_for(again, limit_s=30, what="an answer") == "running"
+        wait_for(lambda marks=marks: marks.exists() and marks.read_text(), what="the start")
+        assert marks.read_text() == "one\n"
+    made.close()
+
+
 def poll(host, attempt):
     try:
         return host.poll([attempt])[attempt]
