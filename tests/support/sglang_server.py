@@ -81,6 +81,7 @@ def sglang_server(
 def stop_group(launcher: subprocess.Popen[bytes]) -> None:
     """TERM, a little time, KILL to the whole group, and proof that nothing of it is left."""
     pgid = launcher.pid
+    shared = shared_memory_of(pgid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pgid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,6 +93,20 @@ def stop_group(launcher: subprocess.Popen[bytes]) -> None:
     while members := session_members(pgid):
         assert time.monotonic() < deadline, f"processes of session {pgid} survive: {members}"
         time.sleep(0.05)
+    for path in shared:  # left behind even by a clean exit
+        path.unlink(missing_ok=True)
+
+
+def shared_memory_of(session: int) -> set[Path]:
+    """Files in /dev/shm that SGLang made and processes of the session have mapped."""
+    found = set()
+    for pid in session_members(session):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                name = line.partition("/dev/shm/")[2]
+                if name.startswith(("sglang_loads_", "sem.mp-")) and "deleted" not in name:
+                    found.add(Path("/dev/shm", name))
+    return found
 
 
 def session_members(session: int) -> list[int]:
