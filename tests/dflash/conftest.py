@@ -1,0 +1,51 @@
+"""Real tokenizers for the tests of data: loaded once, a second or more each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from dflash.tokenizer import TargetTokenizer
+
+ASSETS = pathlib.Path(__file__).parents[1] / "assets"
+QWEN_TOKENS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+QWEN_TOKENS += ["<think>", "</think>"]
+
+
+@functools.cache
+def loaded(path):
+    return TargetTokenizer(path)
+
+
+@pytest.fixture(scope="session")
+def load_tokenizer():
+    """The loader itself, for tests that cannot take a fixture's value."""
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def smol():
+    return loaded(ASSETS / "smollm2")
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory):
+    """Qwen's real templates over SmolLM2's vocabulary, which has the same turn markers."""
+    found = {}
+    for name in ("qwen3", "qwen3_6", "qwen3_8"):
+        folder = tmp_path_factory.mktemp(name) / "model"
+        shutil.copytree(ASSETS / "smollm2", folder)
+        shutil.copy(ASSETS / "chat-templates" / f"{name}.jinja", folder / "chat_template.jinja")
+        value = json.loads((folder / "tokenizer.json").read_text())
+        model = dict(value["added_tokens"][-1], special=False)
+        value["added_tokens"] += [
+            dict(model, id=49152 + number, content=content)
+            for number, content in enumerate(QWEN_TOKENS)
+        ]
+        (folder / "tokenizer.json").write_text(json.dumps(value))
+        found[name] = loaded(folder)
+    return found
