@@ -164,8 +164,8 @@ def _sglang(args: ServeArgs, token: str) -> tuple[str, ...]:
         *flag("--dtype", args.dtype),
         *flag("--context-length", args.context_length),
         *flag("--mem-fraction-static", args.mem_fraction or (0.2 if cpu else None)),
-        *flag("--max-total-tokens", args.max_total_tokens or (8192 if cpu else None)),
-        *flag("--max-running-requests", args.max_running_requests or (8 if cpu else None)),
+        *flag("--max-total-tokens", args.max_total_tokens or (16384 if cpu else None)),
+        *flag("--max-running-requests", args.max_running_requests or (16 if cpu else None)),
         *flag("--reasoning-parser", args.reasoning_parser),
         # Without it an idle scheduler keeps a core busy that its neighbours need.
         "--sleep-on-idle",
