@@ -153,6 +153,8 @@ class Host:
                 generation=int(answer["generation"]),
                 resource=str(answer.get("what", "")),
             )
+        if answer["error"] in ("unknown", "busy"):
+            raise Unreachable(text, hint="it may still start; ask for its state")
         raise LaunchFailed(text, kind=answer["error"])
 
     def poll(self, attempts: Iterable[str]) -> dict[str, JobStatus]:
@@ -260,7 +262,10 @@ class Host:
                     f"{self.label} cut its answer to {verb} short",
                     hint="ask again: requests are safe to repeat",
                 )
-            raise CommandFailed(result, where=self.label)
+            failed = CommandFailed(result, where=self.label)
+            if verb == "launch":  # it may have died after the start
+                raise Unreachable(failed.message, hint="ask for the attempt's state") from failed
+            raise failed
         if "identity" in answer:
             self.last_identity = Identity(host_key=self.transport.host_key, **answer["identity"])
         if not answer["ok"] and not refusals:

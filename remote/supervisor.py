@@ -745,13 +745,14 @@ def _claim(workspace: str, spec: JSON, task: str, now: JSON) -> None:
         raise Refused("fence_unreadable", "%s is %s" % (path, why))
     owner = owner or {}
     if owner and owner.get("attempt") != attempt:
-        _refuse_live(workspace, owner, now, "task %s" % task)
         if generation <= int(owner["generation"]):
             raise Refused(
                 "stale_generation",
                 "task %s is at generation %s on this host" % (task, owner["generation"]),
                 attempt=owner["attempt"], generation=owner["generation"],
             )  # fmt: skip
+        _burn_unborn(workspace, owner, now)
+        _refuse_live(workspace, owner, now, "task %s" % task)
     claim = to_bytes({"attempt": attempt, "generation": generation, "task": task, "at": utc()})
     resources = os.path.join(workspace, "resources")
     make_dirs(resources)
@@ -764,6 +765,14 @@ def _claim(workspace: str, spec: JSON, task: str, now: JSON) -> None:
         publish(os.path.join(resources, name), claim)
     if owner.get("attempt") != attempt:
         publish(path, claim)
+
+
+def _burn_unborn(workspace: str, owner: JSON, now: JSON) -> None:
+    """An older attempt that was published and never started makes way: whoever burns it wins."""
+    older = checked_name(owner.get("attempt"), "attempt")
+    if status(workspace, older, now)["state"] == "published":
+        mark = {"by": "burn", "at": utc(), "identity": now, "reason": "a newer attempt came"}
+        publish_once(os.path.join(job_path(workspace, older), "started"), to_bytes(mark))
 
 
 def _refuse_live(workspace: str, owner: JSON, now: JSON, what: str) -> None:
@@ -803,7 +812,9 @@ def _start(job: str, secrets: JSON) -> str:
         deadline = time.monotonic() + READY_WAIT_S
         while not said.endswith(b"\n"):
             if not select.select([ready], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return "the supervisor said nothing for %.0f s" % READY_WAIT_S
+                raise Refused(
+                    "unknown", "the supervisor said nothing for %.0f s" % READY_WAIT_S
+                )
             piece = os.read(ready, 4096)
             if not piece:
                 break

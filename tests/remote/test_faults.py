@@ -205,6 +205,16 @@ def test_starting_and_burning_race_to_one_winner(bench):
         assert (bench.root / f"ran-{turn}").exists() is not burned
 
 
+def test_an_attempt_that_never_started_makes_way_for_the_next(bench):
+    with pytest.raises(Unreachable):
+        bench.make_host(crash_at="launch.published").launch(bench.spec("a1", "echo one"))
+    assert bench.status("a1").state == "published"
+    assert bench.launch("a2", "sleep 300", generation=2).state == "running"
+    assert bench.status("a1").state == "burned"
+    assert bench.launch("a1", "echo one").state == "burned", "it cannot come back"
+    assert bench.text("a1") == ""
+
+
 def test_a_stop_from_an_older_generation_is_not_heard(bench):
     bench.launch("a1", "echo ready; sleep 60", generation=5)
     bench.said("a1", "ready")
@@ -278,3 +288,20 @@ def test_a_launch_on_a_full_disk_starts_nothing_and_can_be_repeated(bench, small
     (small_disk / "ballast").unlink()
     bench.launch("a1", "echo ran")
     assert bench.ended("a1").cls == "ok"
+
+
+@pytest.mark.parametrize("room", [1 << 15, 1 << 16, 1 << 17])
+def test_a_launch_that_runs_out_of_room_half_way_leaves_a_clear_state(bench, small_disk, room):
+    bench.root = small_disk / "root"
+    bench.host = bench.make_host()
+    bench.host.identity()
+    fill(small_disk)
+    os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - room)
+    try:
+        bench.launch("a1", "echo ran")
+    except LaunchFailed:
+        assert bench.status("a1").state in ("absent", "published")
+    (small_disk / "ballast").unlink()
+    assert bench.launch("a1", "echo ran").state in ("running", "exited")
+    assert bench.ended("a1").cls in ("ok", "disk_full", "never_started")
+    assert bench.text("a1") in ("ran\n", "")
