@@ -130,6 +130,8 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip.adjust_cell_length(width).apply_style(self.rich_style)
 
     def _line(self, number: int) -> str:
+        if number >= self.file.line_count:
+            return ""  # not kept: the file may grow into this row
         known = self._drawn.get(number)
         if known is None:
             if len(self._drawn) > 4096:

@@ -345,6 +345,27 @@ async def test_log_follows_until_scrolled_up(make_app: MakeApp, world: World) ->
         assert log.follow
 
 
+async def test_a_short_log_grows_line_by_line_on_the_screen(
+    make_app: MakeApp, world: World
+) -> None:
+    world.write_log("train", "out", b"")
+    app = make_app()
+    async with driven(app):
+        log = app.board.log_view
+        written = b""
+        for piece in (b"one\n", b"two\nth", b"ree\n", b"four"):
+            world.write_log("train", "out", piece, append=True)
+            written += piece
+            expected = written.decode().splitlines()
+            await wait_until(
+                lambda expected=expected: (  # type: ignore[misc]
+                    [log.render_line(y).text.strip() for y in range(len(expected) + 1)]
+                    == [*expected, ""]
+                ),
+                f"the lines {expected}",
+            )
+
+
 async def test_log_sideways_and_streams(make_app: MakeApp, world: World) -> None:
     world.write_log("train", "err", b"a warning\n")
     app = make_app()
