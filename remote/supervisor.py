@@ -447,7 +447,7 @@ def port_holders(ports: List[int]) -> List[JSON]:
 
 
 def checked_name(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
+    if not isinstance(value, str) or not NAME.fullmatch(value) or value.endswith(".tmp"):
         raise Refused("usage", "%s %r is not a plain name" % (what, value))
     return value
 
@@ -705,6 +705,7 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
     job = job_path(workspace, attempt)
     error = ""
     with fence(workspace):
+        _sweep_unpublished(os.path.dirname(job))
         now = identity()
         if os.path.isdir(job):
             known = read_json(os.path.join(job, "spec.json"))[0] or {}
@@ -732,6 +733,14 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
     if found["state"] == "published":
         raise Refused("not_started", error or "the supervisor did not start", status=found)
     return {"status": found}
+
+
+def _sweep_unpublished(jobs: str) -> None:
+    """Remove what killed launchers were building. Under the fence, so nobody is building now."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(jobs):
+            if name.endswith(".tmp"):
+                shutil.rmtree(os.path.join(jobs, name), ignore_errors=True)
 
 
 def _claim(workspace: str, spec: JSON, task: str, now: JSON) -> None:

@@ -29,6 +29,7 @@ def test_a_launch_killed_anywhere_is_repeated_without_a_second_start(bench, poin
     with pytest.raises(expected):
         bench.make_host(crash_at=point).launch(bench.spec("a1", script))
     assert bench.launch("a1", script).state == "running"
+    assert [path.name for path in bench.job("a1").parent.iterdir()] == ["a1"]
     starts = bench.root / "starts"
     wait_for(lambda: starts.exists() and starts.read_text(), what="the payload to start")
     bench.host.stop("a1", grace_s=1)
