@@ -52,7 +52,12 @@ class BoardScreen(Screen[None]):
     """Layout and routing; what the keys do to the run is in `verbs`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(key.id for key in KEYS)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-narrow"),
+        (100, "-normal"),
+        (118, "-wide"),
+        (140, "-huge"),
+    ]
     AUTO_FOCUS = "#tasks"
 
     def __init__(self) -> None:

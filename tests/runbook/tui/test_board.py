@@ -528,3 +528,20 @@ async def test_themes_change_at_once(make_app: MakeApp) -> None:
 
 def row_of(app: RunbookApp, title: str) -> str:
     return next((line for line in listed(app).splitlines() if title in line), "")
+
+
+async def test_a_database_that_cannot_be_read_keeps_the_last_view(
+    make_app: MakeApp, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    async with driven(app):
+
+        def locked() -> None:
+            raise broken()
+
+        monkeypatch.setattr(app.service, "view", locked)
+        world.move("eval", "ready")
+        await wait_until(lambda: "cannot retry" in shown(app, "#message"), "the problem")
+        assert "Train the drafter" in listed(app)
+        monkeypatch.undo()
+        await wait_until(lambda: "ready" in row_of(app, "Acceptance length"), "the next reading")
