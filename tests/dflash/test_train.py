@@ -16,10 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dflash.drafter_run import METRICS
 from dflash.errors import DflashError
 from dflash.progress import parse_line
 from dflash.shards import Row, write_shard
-from dflash.train import METRICS, train
+from dflash.train import train
 from dflash.train_config import TrainConfig
 from tests.support.tiny_targets import VOCAB, save_tiny_target
 

@@ -1,0 +1,175 @@
+"""What a training run is made of, decided from its options and inputs alike on every rank.
+
+Owns: shape and mask token of the drafter, the sequence of data, the number of steps, which rank
+has which device and number types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash.config import DrafterConfig, choose_mask_token
+from dflash.errors import DflashError
+from dflash.files import read_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from dflash.batches import Batches
+    from dflash.feed import Schedule
+    from dflash.ranks import Role
+    from dflash.shards import TokenizedSet
+    from dflash.target_weights import TargetWeights
+    from dflash.train_config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything about a run that follows from its options and inputs; equal on every rank."""
+
+    shape: DrafterConfig
+    weights: TargetWeights
+    data: TokenizedSet
+    batches: Batches
+    total: int
+    """Optimiser steps of the whole run."""
+    fingerprint: str
+    """Of the training data: a resume on other data is refused."""
+
+
+def plan(config: TrainConfig) -> Plan:
+    """Open the inputs and decide shape and length of the run."""
+    from dflash.batches import Batches
+    from dflash.checkpoint import latest_checkpoint
+    from dflash.shards import TokenizedSet
+    from dflash.target_weights import TargetWeights
+
+    weights = TargetWeights(config.target)
+    data = TokenizedSet(config.data, config.split)
+    newest = latest_checkpoint(Path(config.out))
+    source = newest or (Path(config.init_from) if config.init_from else None)
+    if source is not None:
+        shape = DrafterConfig.from_hf(read_json(source / "config.json", "drafter's config"))
+    else:
+        shape = DrafterConfig.from_target_config(
+            weights.config,
+            num_layers=config.layers,
+            block_size=config.block_size,
+            taps=config.taps,
+            num_taps=config.num_taps,
+            sliding_window=config.sliding_window,
+            mask_token_id=_mask_token(config, weights, data),
+        )
+    batches = Batches(
+        data,
+        batch_docs=config.batch_docs,
+        anchors_per_doc=config.anchors_per_doc,
+        block_size=shape.block_size,
+        mask_token_id=shape.mask_token_id,
+        max_length=config.max_length,
+        seed=config.seed,
+    )
+    return Plan(
+        shape=shape,
+        weights=weights,
+        data=data,
+        batches=batches,
+        total=total_steps(config, batches),
+        fingerprint=fingerprint(config),
+    )
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """Of the training data, from its manifest."""
+    manifest = read_json(Path(config.data) / "manifest.json", "tokenized set's manifest")
+    shards = manifest.get("splits", {}).get(config.split, {}).get("shards", [])
+    return hashlib.sha256(json.dumps([s["sha256"] for s in shards]).encode()).hexdigest()
+
+
+def total_steps(config: TrainConfig, batches: Batches) -> int:
+    """The smallest of the limits given; whole epochs when none is."""
+    limits = []
+    if config.steps is not None:
+        limits.append(config.steps)
+    if config.tokens is not None:
+        limits.append(int(config.tokens / (batches.mean_tokens * config.micro_batches)))
+    if not limits:
+        limits.append(int(config.epochs * batches.per_epoch / config.micro_batches))
+    return max(1, min(limits))
+
+
+def _mask_token(config: TrainConfig, weights: TargetWeights, data: TokenizedSet) -> int:
+    text = weights.config.get("text_config", weights.config)
+    vocab = int(text["vocab_size"])
+    special = [text.get(f"{name}_token_id") for name in ("eos", "bos", "pad", "unk")]
+    taken = [i for s in special if s is not None for i in (s if isinstance(s, list) else [s])]
+    if config.mask_token is None:
+        tokenizer = read_json(Path(config.target) / "tokenizer.json", "target's tokenizer")
+        chosen = choose_mask_token(vocab, tokenizer, taken)
+        if not _occurs(data, chosen):
+            return chosen
+        seen = {int(t) for i in range(len(data)) for t in set(data.row(i).input_ids.tolist())}
+        return choose_mask_token(vocab, tokenizer, taken, in_data=sorted(seen))
+    if config.mask_token in taken or _occurs(data, config.mask_token):
+        raise DflashError(
+            f"Token {config.mask_token} cannot be the mask: it ends or pads texts, or occurs in "
+            f"{config.data}.",
+            "Name an embedding row that never occurs, or leave --mask-token out.",
+        )
+    return config.mask_token
+
+
+def _occurs(data: TokenizedSet, token: int) -> bool:
+    return any(bool((data.row(i).input_ids == token).any()) for i in range(len(data)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Types:
+    """Number types and place of one rank's tensors."""
+
+    device: torch.device
+    target: torch.dtype
+    drafter: torch.dtype
+    wire: torch.dtype
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Types:
+        import torch
+
+        cuda = torch.cuda.is_available()
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else None
+        automatic = torch.bfloat16 if cuda else torch.float32
+        named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": automatic}
+        if device is not None:
+            torch.cuda.set_device(device)
+        return cls(
+            device=device or torch.device("cpu"),
+            target=automatic,
+            drafter=named[config.dtype],
+            wire=named[config.wire_dtype],
+        )
+
+
+def first_step(config: TrainConfig) -> int:
+    """Where the run goes on; the name of the newest checkpoint says it."""
+    from dflash.checkpoint import latest_checkpoint
+
+    newest = latest_checkpoint(Path(config.out))
+    return int(newest.name.removeprefix("step-")) if newest else 0
+
+
+def schedule_of(config: TrainConfig, role: Role, made: Plan, step: int) -> Schedule:
+    from dflash.feed import Schedule
+
+    return Schedule(
+        targets=max(1, role.targets),
+        drafters=role.drafters,
+        ring=config.ring,
+        first=step * config.micro_batches,
+        end=made.total * config.micro_batches,
+    )

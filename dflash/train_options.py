@@ -1,0 +1,107 @@
+"""The options of `dflash train` on the command line and in a file; no torch here."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import UsageError
+from dflash.files import read_json
+from dflash.train_config import TrainConfig
+
+EXAMPLE = """example:
+  dflash train --target models/qwen3 --data tokenized --out run --layers 5 --block-size 16 \\
+      --anchors-per-doc 512 --batch-docs 4 --steps 2000 --targets 3 --drafters 1
+"""
+HELP = {
+    "target": "folder of the frozen model (safetensors)",
+    "data": "folder that `dflash tokenize` wrote",
+    "out": "checkpoints, metrics and summary; the same folder again resumes",
+    "split": "which part of the data",
+    "layers": "drafter layers",
+    "block_size": "slots of a block, the anchor included",
+    "taps": "target layers to read, 0-based outputs (else spread evenly)",
+    "num_taps": "how many taps to spread (else 5)",
+    "sliding_window": "all layers but the last see this many tokens",
+    "mask_token": "id of the mask (else an embedding row that is never used)",
+    "init": "target: as its last layers; random",
+    "init_from": "start from this drafter's weights",
+    "anchors_per_doc": "blocks trained on in each document",
+    "max_length": "longer documents are cut to this many tokens",
+    "batch_docs": "documents in one micro-batch",
+    "micro_batches": "micro-batches in a step, over all drafter ranks",
+    "steps": "optimiser steps in all",
+    "tokens": "or training tokens in all, context included",
+    "epochs": "or passes over the data",
+    "minutes": "stop with a checkpoint after this much time in all",
+    "lr": "peak learning rate",
+    "min_lr_ratio": "final learning rate as a part of the peak",
+    "schedule": "wsd, cosine or constant",
+    "warmup": "part of the steps",
+    "decay": "part of the steps at the end (wsd)",
+    "weight_decay": "of matrices",
+    "betas": "of AdamW",
+    "clip": "largest norm of the gradient",
+    "loss": "ce: exponential decay over slots; dpace",
+    "gamma": "of the decay (else by block size: 7 for 16, 5 for 10, 4 for 8)",
+    "dpace_alpha": "smoothing of D-PACE",
+    "head_chunk_rows": "rows of logits alive at once",
+    "head_sample": "loss over a sample of the vocabulary of about this size; 0: all of it",
+    "dtype": "of the drafter; masters are float32 (auto: bfloat16 on a GPU, else float32)",
+    "wire_dtype": "of states that travel (auto: as above)",
+    "attention": "eager, sdpa, flex or auto",
+    "targets": "processes that run the target",
+    "drafters": "processes that train",
+    "colocated": "every drafter process runs the target too",
+    "backend": "gloo, nccl or auto",
+    "ring": "micro-batches a target may work ahead",
+    "save_every": "steps between checkpoints",
+    "keep": "newest checkpoints to keep",
+    "seed": "of weights, order and anchors",
+    "timeout_s": "silence after which a rank gives up on another",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLE
+    parser.add_argument("--config", type=Path, help="JSON file with any of these options")
+    kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
+    for field in dataclasses.fields(TrainConfig):
+        flag = "--" + field.name.replace("_", "-")
+        note = HELP[field.name]
+        if field.default not in (dataclasses.MISSING, None, False):
+            note += f" (default {field.default})"
+        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": note}
+        kind = str(field.type).removesuffix(" | None")
+        if kind == "bool":
+            parser.add_argument(flag, action="store_true", **common)
+        elif kind.startswith("tuple"):
+            parse = _integers if "int" in kind else _numbers
+            parser.add_argument(flag, type=parse, metavar="A,B", **common)
+        else:
+            parser.add_argument(flag, type=kinds[kind], metavar=kind.upper(), **common)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def config_from(args: argparse.Namespace) -> TrainConfig:
+    """The options of the file, overridden by those on the command line."""
+    given = {name: value for name, value in vars(args).items() if name in _names()}
+    values = read_json(args.config, "training configuration") if args.config else {}
+    values = values | given
+    missing = [name for name in ("target", "data", "out") if not values.get(name)]
+    if missing:
+        raise UsageError(f"{', '.join('--' + name for name in missing)} is missing.", EXAMPLE)
+    return TrainConfig.from_json(values)
+
+
+def _names() -> set[str]:
+    return {field.name for field in dataclasses.fields(TrainConfig)}
