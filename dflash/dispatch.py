@@ -51,6 +51,7 @@ class Work:
 
     prompt: Prompt
     attempts: int = 0
+    ready_at: float = 0.0
     avoid: str | None = None
     reasons: list[str] = field(default_factory=list)
 
@@ -159,14 +160,15 @@ class Dispatcher:
         return None
 
     def _choose(self, server: Server) -> Work | None:
-        if server.prober is not None or time.monotonic() < server.rest_until:
+        now = time.monotonic()
+        if server.prober is not None or now < server.rest_until:
             return None
         others_up = any(other.strikes == 0 for other in self.servers if other is not server)
         for position, work in enumerate(self._queue):
-            if work.avoid != server.url or not others_up:
+            if work.ready_at <= now and (work.avoid != server.url or not others_up):
                 del self._queue[position]
                 return work
-            if position > 64:  # all of them just failed here; the others will come for them
+            if position > 64:  # all of them just failed; their time or another server will come
                 break
         return None
 
@@ -227,6 +229,12 @@ class Dispatcher:
         work.avoid = server.url
         if work.attempts >= self._limits.attempts:
             self._give_up(work)
+        elif error.reached:
+            # To the end and not at once: five attempts within a second of trouble prove nothing.
+            pause = min(self._limits.first_pause * 2**work.attempts, self._limits.longest_pause)
+            work.ready_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
+            self.retries += 1
+            self._queue.append(work)
         else:
             self.retries += 1
             self._queue.appendleft(work)

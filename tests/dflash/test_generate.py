@@ -179,6 +179,16 @@ def test_passing_faults_cost_nothing(tmp_path, servers, prompts, kind):
     assert all(row["finish_reason"] == "stop" for row in rows)
 
 
+def test_trouble_of_a_second_does_not_use_up_the_attempts(tmp_path, servers, prompts):
+    server = servers()
+    server.faults(("500", 1000))
+    job = subprocess.Popen(command(prompts(2), tmp_path / "out", server), cwd=ROOT)
+    wait_for(lambda: len(server.seen()) >= 4, "two attempts of each")
+    server.faults()
+    assert job.wait(timeout=30) == 0
+    assert len(rows_of(tmp_path / "out")) == 2
+
+
 def test_refused_prompt_is_recorded_not_repeated(tmp_path, servers, prompts):
     server = servers()
     path = prompts(10)
