@@ -1,4 +1,4 @@
-"""DFlash drafters: data, online training, evaluation, export. Importing this loads nothing heavy."""
+"""DFlash drafters: data, online training, evaluation, export. Importing this loads nothing."""
 
 from __future__ import annotations
 
