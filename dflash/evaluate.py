@@ -7,6 +7,7 @@ the report appears whole or not at all. The numbers, but for seconds, do not dep
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -333,16 +334,17 @@ def _run(
         left = [p for p in todo if p.id not in partial.records]
         if partial.records:
             progress.emit("phase", message=f"{len(partial.records)} prompts were done before")
-        for record in records_of(spec, left, min(workers, len(left))):
-            partial.add(record)
-            progress.emit(
-                "step",
-                done=len(partial.records),
-                total=len(todo),
-                unit="prompts",
-                message=str(record["id"]),
-                metrics=_lengths(record),
-            )
+        with contextlib.closing(records_of(spec, left, min(workers, len(left)))) as records:
+            for record in records:
+                partial.add(record)
+                progress.emit(
+                    "step",
+                    done=len(partial.records),
+                    total=len(todo),
+                    unit="prompts",
+                    message=str(record["id"]),
+                    metrics=_lengths(record),
+                )
         return [partial.records[p.id] for p in todo]
 
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DflashError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from dflash.bench import Bench, BenchSpec
     from dflash.heldout import TokenPrompt
 
 
-def records_of(spec: BenchSpec, todo: list[TokenPrompt], workers: int) -> Iterator[dict[str, Any]]:
+def records_of(spec: BenchSpec, todo: list[TokenPrompt], workers: int) -> Generator[dict[str, Any]]:
     """A record per prompt, in the order in which they get done."""
     if not todo:
         return
@@ -43,10 +43,12 @@ def records_of(spec: BenchSpec, todo: list[TokenPrompt], workers: int) -> Iterat
         initializer=_start_worker,
         initargs=(spec, todo[0].tokens),
     )
+    finished = False
     try:
         jobs = [pool.submit(_work, prompt.id, prompt.tokens) for prompt in todo]
         for job in concurrent.futures.as_completed(jobs):
             yield job.result()
+        finished = True
     except BrokenProcessPool:
         raise DflashError(
             "a worker process of the evaluation died",
@@ -54,9 +56,9 @@ def records_of(spec: BenchSpec, todo: list[TokenPrompt], workers: int) -> Iterat
             "finished prompts are kept.",
         ) from None
     finally:
-        # On success nobody works any more; on an interruption nobody's prompt is waited for.
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
+        if not finished:  # an interruption waits for nobody's prompt
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
         pool.shutdown(cancel_futures=True)
 
 
