@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 UNBORN = frozenset({AttemptState.INTENDED, AttemptState.PUBLISHED})
 BEFORE_RUNNING = UNBORN | {AttemptState.STARTED}
+LAST_BYTES = 4096
+LONGEST_REASON = 300
 
 
 def observe(world: World, snapshot: Snapshot) -> None:
@@ -127,7 +129,7 @@ def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: 
         task.id,
         attempt.id,
         cls=cls,
-        reason=why_ended(status, service=service),
+        reason=why_ended(status, service=service, last=last_words(world, status)),
         out=out,
         evidence=evidence_of(status),
         host=host,
@@ -136,7 +138,21 @@ def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: 
     )
 
 
-def why_ended(status: JobStatus, *, service: bool) -> str:
+def last_words(world: World, status: JobStatus) -> str:
+    """The last line that the job wrote to its error stream, or else to its output."""
+    for stream in ("err", "out"):
+        path = world.workspace.log(status.attempt, stream)
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - LAST_BYTES))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+            said = [line.rsplit("\r", 1)[-1].strip() for line in lines if line.strip()]
+            if said:
+                return said[-1][:LONGEST_REASON]
+    return ""
+
+
+def why_ended(status: JobStatus, *, service: bool, last: str = "") -> str:
     """How a job ended, in words; nothing for one that ended well."""
     if status.cls == "ok" and not service:
         return ""
@@ -147,7 +163,6 @@ def why_ended(status: JobStatus, *, service: bool) -> str:
         how = f"{status.cls} ({how})"
     if status.cls == "never_started":
         return f"could not be started: {status.reason}"
-    last = str(status.evidence.get("last_line") or "").strip()
     ended = "the server ended" if service else "ended"
     return f"{ended} with {how}" + (f": {last}" if last else "")
 

@@ -27,7 +27,7 @@ TASKS = """\
     phase: one
     needs: [hello]
     step: shell
-    with: {argv: ["false"]}
+    with: {sh: "echo cannot go on >&2; exit 1"}
 """
 
 
@@ -91,9 +91,9 @@ def test_logs_next_brief_and_results_tell_of_a_failure(ran: Path) -> None:
     following = cli(ran, "next")
     assert following.stdout.splitlines()[0] == "runbook retry bad"
     brief = cli(ran, "brief").stdout
-    assert "`bad` failed: `ended with exit code 1`" in brief
+    assert "`bad` failed: `ended with exit code 1: cannot go on`" in brief
     assert "✗ failed" in cli(ran, "results").stdout
-    assert "exit code 1" in cli(ran, "status", "bad").stdout
+    assert "exit code 1: cannot go on" in cli(ran, "status", "bad").stdout
 
 
 @pytest.mark.parametrize(
