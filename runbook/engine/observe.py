@@ -146,9 +146,11 @@ def last_words(world: World, status: JobStatus) -> str:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - LAST_BYTES))
                 lines = file.read().decode("utf-8", "replace").split("\n")
-            said = [line.rsplit("\r", 1)[-1].strip() for line in lines if line.strip()]
+            said = [line.rsplit("\r", 1)[-1] for line in lines if line.strip()]
             if said:
-                return said[-1][:LONGEST_REASON]
+                # Our programs put the next step on an indented line below what went wrong.
+                both = said[-2:] if said[-1][:1].isspace() else said[-1:]
+                return " ".join(" ".join(both).split())[:LONGEST_REASON]
     return ""
 
 
