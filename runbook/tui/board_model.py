@@ -131,6 +131,16 @@ def counts(view: View) -> dict[str, int]:
     return found
 
 
+def driver(view: View, *, here: bool) -> str:
+    """Who advances the graph, in a word or two."""
+    if here:
+        return "runs here"
+    if view.engine:
+        return f"run by {fmt.clean(view.engine)}"
+    left = any(task.state in OPEN for task in view.snapshot.tasks)
+    return "unattended" if left else "idle"
+
+
 def progress_of(view: View, task: str) -> Mapping[str, Any] | None:
     """The newest progress line anybody told us of."""
     live, attempt = view.live.get(task), view.snapshot.latest_attempt(task)

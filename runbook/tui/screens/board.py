@@ -129,11 +129,9 @@ class BoardScreen(Screen[None]):
             return
         app = self.home
         looks, view, now = app.looks, app.view, app.now()
-        driver = "engine here" if app.bridge.engine_runs else (
-            f"engine {fmt.clean(view.engine)}" if view.engine else "nobody drives"
-        )  # fmt: skip
+        driver = model.driver(view, here=app.bridge.engine_runs)
         if app.read_only:
-            driver = "read-only"
+            driver = f"read-only {looks.glyphs.dot} {driver}"
         self.header.show(view, looks, driver=driver, age=facts_age(view, now))
         self.next_bar.show(view, looks, finished=app.finished_text())
         self.tasks.show(model.rows(view, now=now, needle=self.needle, trouble=self.trouble), looks)
@@ -193,19 +191,20 @@ class BoardScreen(Screen[None]):
         """What it will do, asked once per task and only before it ran."""
         if task.state not in ("draft", "blocked", "ready", "gated"):
             return ()
-        if self._plan[0] != f"{task.id} {task.definition_hash}":
+        key = f"{task.id} {task.definition_hash} {task.state}"
+        if self._plan[0] != key:
             try:
                 lines = tuple(self.home.service.plan_task(task.id))
             except Exception as error:  # noqa: BLE001  a preview must not end the app
                 lines = (f"cannot be said yet: {error}",)
-            self._plan = (f"{task.id} {task.definition_hash}", lines)
+            self._plan = (key, lines)
         return self._plan[1]
 
     def _follow_metrics(self, task: Task) -> None:
         path = self.home.streams.path(self.home.view, task.id, "progress")
         if path != self._metrics.path:
             self._metrics = Metrics(path)
-            self._metrics.poll(1 << 24)
+            self._metrics.poll(1 << 22)
 
     def _log(self, task: Task) -> None:
         looks, view = self.home.looks, self.log_view
@@ -218,6 +217,7 @@ class BoardScreen(Screen[None]):
     def follow_cursor(self) -> None:
         """Selecting shows."""
         self._command = ""
+        self.stream = None
         self.detail.scroll_home(animate=False)
         self.draw_task()
 

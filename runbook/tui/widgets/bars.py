@@ -60,7 +60,8 @@ def _title(view: View, looks: Looks, driver: str, age: float | None, width: int)
     for state, count in _grouped(view):
         right.append(f"{looks.glyphs.state(state)} ", inks.state(state))
         right.append(f"{count}  ", inks.text)
-    right.append(fmt.clip(driver, max(13, width // 4)), inks.muted)
+    alone = driver == "unattended"
+    right.append(fmt.clip(driver, max(13, width // 4)), inks.warn if alone else inks.muted)
     if age is not None:
         old = age > 30
         right.append(

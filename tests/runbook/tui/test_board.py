@@ -144,7 +144,7 @@ async def test_run_twice_is_one_run(make_app: MakeApp, world: World) -> None:
         await pilot.press("r")
         await wait_until(lambda: "runs already" in shown(app, "#message"), "the message")
         assert len(world.calls) == 1
-        await wait_until(lambda: "engine here" in shown(app, "#header"), "who drives")
+        await wait_until(lambda: "runs here" in shown(app, "#header"), "who drives")
         app.bridge.close()
 
 
