@@ -308,8 +308,7 @@ def _keys(
     found.extend(
         (f"agent key {key.fingerprint}", key)
         for key in _agent_keys(route.agent, tried, held)
-        if key.asbytes() not in public
-        and (not route.identities_only or key.asbytes() in allowed)
+        if key.asbytes() not in public and (not route.identities_only or key.asbytes() in allowed)
     )
     return found
 

@@ -821,9 +821,7 @@ def _start(job: str, secrets: JSON) -> str:
         deadline = time.monotonic() + READY_WAIT_S
         while not said.endswith(b"\n"):
             if not select.select([ready], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise Refused(
-                    "unknown", "the supervisor said nothing for %.0f s" % READY_WAIT_S
-                )
+                raise Refused("unknown", "the supervisor said nothing for %.0f s" % READY_WAIT_S)
             piece = os.read(ready, 4096)
             if not piece:
                 break

@@ -32,9 +32,10 @@ def test_a_job_leaves_its_exit_code_output_and_result(bench):
     assert ended.out_size == len("out\n")
     assert bench.host.read_log("a1", "err", offset=0).data == b"err\n"
     assert bench.host.read_out("a1") == {"loss": 1.5}
-    assert bench.host.last_identity.boot_id == Path(
-        "/proc/sys/kernel/random/boot_id"
-    ).read_text().strip()
+    assert (
+        bench.host.last_identity.boot_id
+        == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    )
     assert ended.started_at is not None
     assert ended.ended_at is not None
 

@@ -147,7 +147,7 @@ def poll(host, attempt):
 
 
 def test_a_shell_that_talks_is_not_taken_for_an_answer(bench, sshd, tmp_path):
-    noise = "echo 'Welcome! {\"ok\": false}'; echo motd >&2; eval \"$SSH_ORIGINAL_COMMAND\""
+    noise = 'echo \'Welcome! {"ok": false}\'; echo motd >&2; eval "$SSH_ORIGINAL_COMMAND"'
     key = make_key(tmp_path / "noisy_key")
     wrapper = tmp_path / "noise.sh"
     wrapper.write_text(noise)
