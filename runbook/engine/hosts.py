@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from remote import Host, HostTarget, LocalTransport, Transport, Unreachable
+from remote import Host, HostTarget, Unreachable, open_transport
 from runbook.errors import CannotStart
 from state import HostBinding, Snapshot, UnknownHost
 
@@ -65,7 +65,7 @@ class Hosts:
             raise Unreachable(f"{role}: did not answer; next try in {wait:.0f} s.")
         if role not in self._open:
             self._open[role] = Host(
-                connect(_target(binding)), root=binding.root, workspace_id=self.workspace_id
+                open_transport(_target(binding)), root=binding.root, workspace_id=self.workspace_id
             )
         return self._open[role]
 
@@ -85,15 +85,6 @@ class Hosts:
         for host in self._open.values():
             host.transport.close()
         self._open.clear()
-
-
-def connect(target: HostTarget) -> Transport:
-    """The transport to a host. SSH is loaded only where it is spoken."""
-    if target.kind == "local":
-        return LocalTransport()
-    from remote.ssh import SshTransport
-
-    return SshTransport(target)
 
 
 def _target(binding: HostBinding) -> HostTarget:

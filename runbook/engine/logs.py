@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from remote import Host, JobStatus
-    from remote.model import Stream
+    from remote.model import LogChunk, Stream
     from runbook.workspace import Workspace
 
 STREAMS: tuple[Stream, ...] = ("out", "err", "progress")
 CHUNK = 1 << 18
 PER_TICK = 1 << 22
 """Bytes of one stream copied in one tick, so that one chatty job cannot starve the others."""
+GAP = b"\n[the host kept the beginning and the end of this log; its middle is gone]\n"
 
 
 def mirror(
@@ -33,20 +34,34 @@ def mirror(
 
 
 def copy_stream(host: Host, attempt: str, stream: Stream, path: Path) -> bool:
-    """Appends the new bytes of one stream to `path`; True when there were any."""
+    """Brings the copy of one stream up to date; True when there was anything new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    copied = 0
-    with path.open("ab") as file:
-        while copied < PER_TICK:
-            chunk = host.read_log(attempt, stream, offset=file.tell(), limit=CHUNK)
-            if chunk.restarted:
-                file.write(b"\n[the stream was cut or replaced on the host; it goes on here]\n")
-                break
-            if not chunk.data:
-                break
-            file.write(chunk.data)
-            copied += len(chunk.data)
-    return copied > 0
+    before = path.stat().st_size if path.exists() else 0
+    at = before
+    while at - before < PER_TICK:
+        chunk = host.read_log(attempt, stream, offset=at, limit=CHUNK)
+        if chunk.restarted:
+            path.replace(path.with_suffix(".replaced.log"))  # kept: it may be all that is left
+            before, at = 0, 0
+        elif not chunk.data:
+            break
+        write_at(path, at, chunk)
+        at = chunk.end
+    return at > before
+
+
+def write_at(path: Path, at: int, chunk: LogChunk) -> None:
+    """Puts bytes where they are on the host, so that the copy's size stays the cursor.
+
+    The host gives up the middle of a very long log; then the gap is said where it begins.
+    """
+    gap = chunk.offset - at
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        if gap > len(GAP):
+            file.seek(at)
+            file.write(GAP)
+        file.seek(chunk.offset)
+        file.write(chunk.data)
 
 
 def live_of(status: JobStatus, now: datetime) -> Live:
