@@ -158,7 +158,7 @@ class DrafterRun:
             ended = self._asked_to_end(stop, elapsed)
             last = self.step == self.plan.total or ended != "steps"
             if last or self.step % self.config.save_every == 0:
-                self._save(elapsed, ended)
+                self._save(elapsed, ended if last else "running")
             if ended != "steps":
                 break
         if self.step < self.plan.total:

@@ -133,20 +133,21 @@ def record_error(out: Path, role: Role, error: DflashError) -> None:
         )
 
 
-def launch(config: TrainConfig, config_file: Path, out: Path) -> None:
+def launch(config: TrainConfig, config_file: Path, out: Path, *, lock: int) -> None:
     """Start all ranks here and wait. The first that fails ends the job, with its reason."""
     world = Role.of(config, 0).world
     for old in (out / ERRORS).glob("*.json"):
         old.unlink()
     rendezvous = out / f".rendezvous-{os.getpid()}"
-    rendezvous.unlink(missing_ok=True)
+    for stale in out.glob(".rendezvous-*"):
+        stale.unlink(missing_ok=True)
     started: list[subprocess.Popen[bytes]] = []
     try:
         with StopRequest() as stop:
             for rank in range(world):
                 environment = _environment(rank, world, rendezvous)
                 argv = [sys.executable, "-m", "dflash.train", str(config_file)]
-                started.append(subprocess.Popen(argv, env=environment))
+                started.append(subprocess.Popen(argv, env=environment, pass_fds=(lock,)))
             _watch(config, out, started, stop)
     finally:
         _end(started)

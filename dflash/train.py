@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run", "train"]
 
 RUN, SUMMARY = "run.json", "train.json"
+LOCK_PATIENCE_S = 20.0
+"""Ranks of a launcher that was killed end within a step; a rerun waits for them this long."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,7 +52,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
-    with _only_run(out):
+    with _only_run(out) as lock:
         finished = finished_summary(config)
         if finished is not None:
             return finished
@@ -60,20 +63,27 @@ def train(config: TrainConfig) -> dict[str, Any]:
         if role.world == 1:
             run_rank(config, role)
         else:
-            launch(config, out / RUN, out)
+            launch(config, out / RUN, out, lock=lock)
     return read_json(out / SUMMARY, "training summary")
 
 
 @contextlib.contextmanager
-def _only_run(out: Path) -> Iterator[None]:
+def _only_run(out: Path) -> Iterator[int]:
+    """Hold the folder; its ranks inherit the lock, so it is free when the last of them is gone."""
     with (out / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DflashError(
-                f"Another training run writes to {out}.", "Wait for it, or choose another --out."
-            ) from None
-        yield
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DflashError(
+                        f"Another training run writes to {out}.",
+                        "Wait for it, or choose another --out.",
+                    ) from None
+            time.sleep(0.1)
+        yield handle.fileno()
 
 
 def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
@@ -93,7 +103,7 @@ def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
     asked = config.to_json()
     unchanged = all(summary["config"].get(name) == asked[name] for name in limits)
     unchanged = unchanged and summary["data"] == fingerprint(config)
-    return summary if same and unchanged and summary["ended"] != "signal" else None
+    return summary if same and unchanged and summary["ended"] in ("steps", "time") else None
 
 
 def rank_main(config: TrainConfig) -> int:

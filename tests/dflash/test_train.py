@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -143,6 +144,16 @@ def test_resume_is_exact_bit_for_bit(inputs: Path, reference: Path, tmp_path: Pa
         assert torch.equal(weights(out, 6)[name], tensor)
 
 
+def test_two_runs_never_share_a_folder(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash.train.LOCK_PATIENCE_S", 0.2)
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DflashError, match="Another training run"):
+            run_train(inputs, tmp_path)
+
+
 def test_a_finished_run_is_not_run_again(inputs: Path, reference: Path) -> None:
     before = losses(reference)
     assert run_train(inputs, reference)["step"] == 6
@@ -196,6 +207,26 @@ def test_a_killed_rank_ends_the_job_with_the_reason(
     assert f"rank {victim} " in said.splitlines()[-2]
     assert "SIGKILL" in said
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def test_ranks_do_not_outlive_a_killed_launcher_and_the_run_resumes(
+    inputs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(inputs, out, colocated=False, steps=100000, save_every=2)
+    until(lambda: steps_done(out) >= 3, "three steps", process)
+    pids = rank_pids(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids.values()):
+        assert time.monotonic() < deadline, "a rank outlives its launcher"
+        time.sleep(0.02)
+    saved = (out / "latest").read_text().strip()
+    again = start(inputs, out, colocated=False, steps=100000, save_every=2)
+    until(lambda: (out / "latest").read_text().strip() > saved, "a later checkpoint", again)
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(timeout=DEADLINE_S) == 75
 
 
 def test_a_poisoned_target_is_named_not_trained_on(inputs: Path, tmp_path: Path) -> None:
