@@ -65,18 +65,18 @@ def paragraphs(value: str, style: Style | str = "") -> Text:
     return Text("\n".join(clean(line) for line in value.splitlines()), style=style)
 
 
-def clip(value: str, width: int) -> str:
+def clip(value: str, width: int, *, end: str = "…") -> str:
     """At most `width` cells, with an ellipsis when something was cut. Text is clean already."""
     if width <= 0:
         return ""
     if cell_len(value) <= width:
         return value
-    return set_cell_size(value, width - 1).rstrip() + "…"
+    return set_cell_size(value, width - 1).rstrip() + end
 
 
-def pad(value: str, width: int, *, right: bool = False) -> str:
+def pad(value: str, width: int, *, right: bool = False, end: str = "…") -> str:
     """Exactly `width` cells."""
-    value = clip(value, width)
+    value = clip(value, width, end=end)
     gap = " " * max(0, width - cell_len(value))
     return gap + value if right else value + gap
 

@@ -61,7 +61,10 @@ def _title(view: View, looks: Looks, driver: str, age: float | None, width: int)
         right.append(f"{looks.glyphs.state(state)} ", inks.state(state))
         right.append(f"{count}  ", inks.text)
     alone = driver == "unattended"
-    right.append(fmt.clip(driver, max(13, width // 4)), inks.warn if alone else inks.muted)
+    right.append(
+        fmt.clip(driver, max(13, width // 4), end=looks.glyphs.ellipsis),
+        inks.warn if alone else inks.muted,
+    )
     if age is not None:
         old = age > 30
         right.append(
@@ -70,7 +73,9 @@ def _title(view: View, looks: Looks, driver: str, age: float | None, width: int)
     meta = view.snapshot.meta
     name = fmt.clean(meta.title or meta.name)
     left = Text(" ", end="")
-    left.append(fmt.clip(name, max(8, width - right.cell_len - 3)), inks.strong)
+    left.append(
+        fmt.clip(name, max(8, width - right.cell_len - 3), end=looks.glyphs.ellipsis), inks.strong
+    )
     gap = max(1, width - left.cell_len - right.cell_len - 1)
     return Text.assemble(left, " " * gap, right)
 
@@ -140,7 +145,14 @@ class NextBar(Line):
         head.truncate(width, overflow="ellipsis")
         self.put(
             Text("\n").join(
-                [head, Text("   " + fmt.clip(fmt.clean(step.reason), width - 3), style=inks.muted)]
+                [
+                    head,
+                    Text(
+                        "   "
+                        + fmt.clip(fmt.clean(step.reason), width - 3, end=looks.glyphs.ellipsis),
+                        style=inks.muted,
+                    ),
+                ]
             )
         )
 

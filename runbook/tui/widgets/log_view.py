@@ -125,7 +125,7 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
             strip = Strip([Segment(fmt.clip(f" {line}", width), self._looks.inks.faint)])
         else:
             line = self._line(self.scroll_offset.y + y)
-            shown = fmt.clip(line[self.shift :], width - 1)
+            shown = fmt.clip(line[self.shift :], width - 1, end=self._looks.glyphs.ellipsis)
             strip = Strip([Segment(f" {shown}", self._looks.inks.text)])
         return strip.adjust_cell_length(width).apply_style(self.rich_style)
 

@@ -128,7 +128,7 @@ class TaskList(ScrollView, can_focus=True, inherit_bindings=False):
     def _phase(self, row: PhaseRow, width: int, looks: Looks) -> list[Segment]:
         count = f"{row.finished}/{row.total}"
         done = row.finished == row.total
-        title = fmt.clip(row.title, width - len(count) - 6)
+        title = fmt.clip(row.title, width - len(count) - 6, end=looks.glyphs.ellipsis)
         rule = looks.glyphs.rule * max(0, width - len(count) - len(title) - 4)
         return [
             Segment(f" {title} ", looks.inks.strong),
@@ -147,7 +147,8 @@ class TaskList(ScrollView, can_focus=True, inherit_bindings=False):
         calm = row.state in ("blocked", "draft", "skipped", "done")
         if calm and not aside and cell_len(row.title) > width - word - 6:
             word = -1  # the glyph says it well enough, a cut name says nothing
-        name = fmt.pad(row.title, width - max(word, 0) - aside - 6 + (1 if word < 0 else 0))
+        room = width - max(word, 0) - aside - 6 + (1 if word < 0 else 0)
+        name = fmt.pad(row.title, room, end=looks.glyphs.ellipsis)
         title = inks.strong if here else inks.muted if calm and row.state != "done" else inks.text
         mark = looks.glyphs.arrow if here else " "
         return [

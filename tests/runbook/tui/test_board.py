@@ -545,3 +545,12 @@ async def test_a_database_that_cannot_be_read_keeps_the_last_view(
         assert "Train the drafter" in listed(app)
         monkeypatch.undo()
         await wait_until(lambda: "ready" in row_of(app, "Acceptance length"), "the next reading")
+
+
+async def test_the_plain_set_is_plain(make_app: MakeApp) -> None:
+    app = make_app(environment={"RUNBOOK_ASCII": "1"})
+    async with driven(app, (80, 24)) as pilot:
+        await pilot.press("G")
+        for selector in ("#header", "#next", "#description", "#command", "#keys"):
+            assert shown(app, selector).isascii(), selector
+        assert listed(app).isascii()

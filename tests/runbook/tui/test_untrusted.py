@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 ATTACKS = {
     "closing tag": "[/]",
-    "index": "[0]",
-    "open tag": "[bold red]x[/bold",
-    "action link": "[@click=app.exit]click[/]",
-    "escapes": "\x1b[2J\x1b[31mred\x1b]0;title\x07\x1b[?1049h",
-    "bomb": "\x1b[" * 5000 + "[" * 5000 + "\\[" * 2000,
-    "controls": "\x00\x07\x08\r\n\t\x9b31m",
+    "markup": "[0] [bold red]x[/bold [@click=app.exit]click[/] [link=x",
+    "terminal": "\x1b[2J\x1b[31mred\x1b]0;title\x07\x1b[?1049h\x00\x08\r\n\t\x9b31m",
     "bidi": "\u202eevil\u2066\u200b",
-    "wide": "\u6f22\u5b57" * 300 + "\U0001f4a5" * 50,
-    "combining": "a" + "\u0301" * 500,
+    "bomb": "\x1b[" * 5000 + "[" * 5000 + "\\[" * 2000,
+    "wide": "\u6f22\u5b57" * 300 + "\U0001f4a5" * 50 + "a" + "\u0301" * 500,
     "long": "x" * 20_000,
     "empty": "",
 }
