@@ -144,7 +144,7 @@ class _Page(VerticalScroll, can_focus=True, inherit_bindings=False):
 
 
 class BriefScreen(Screen[None]):
-    """The hand-off text, as the next person or agent gets it."""
+    """The hand-off text, as whoever takes over gets it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,B", "back", "Back")]
 
