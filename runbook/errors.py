@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from remote import HostFenceHeld, RemoteError, Unreachable
+from remote import HostFenceHeld, HostKeyUnknown, RemoteError, Unreachable
 from state import LeaseHeld, LeaseLost, RevisionMoved, StateError
 
 
@@ -68,6 +68,12 @@ def explain(error: Exception) -> Explained | None:
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
     if isinstance(error, Unreachable):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.UNKNOWN)
+    if isinstance(error, HostKeyUnknown):
+        hint = (
+            "Compare the fingerprint with what the provider shows; if it is the same, repeat with "
+            f"`--accept-fingerprint {error.fingerprint}`."
+        )
+        return Explained(message=str(error), hint=hint, exit_code=Exit.NEEDS_AUTH)
     if isinstance(error, StateError | RemoteError):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.USAGE)
     return None

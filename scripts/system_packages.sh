@@ -7,6 +7,7 @@ need sshd openssh-server
 need ssh openssh-client
 need ip iproute2
 need tmux tmux
+need ps procps
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     apt-get update -qq

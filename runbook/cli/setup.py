@@ -179,10 +179,20 @@ def host_command() -> None:
 @click.option("-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
 @click.option("--root", default="", help="Where jobs are kept on the host.")
 @click.option("--work", default="", help="Where data goes on the host.")
+@click.option(
+    "--accept-fingerprint", default="", metavar="SHA256:...", help="Of a host key not known yet."
+)
 @json_option
 @click.pass_obj
 def bind_command(
-    workspace: Path, role: str, target: str, port: int, root: str, work: str, as_json: bool
+    workspace: Path,
+    role: str,
+    target: str,
+    port: int,
+    root: str,
+    work: str,
+    accept_fingerprint: str,
+    as_json: bool,
 ) -> None:
     """Say which machine plays ROLE: `local`, or user@address.
 
@@ -192,8 +202,7 @@ def bind_command(
 
     with Service.open(workspace) as service:
         binding = _binding(role, target, port, root, work, service.workspace)
-        service.bind(role, binding)
-        facts = service.probe(role)
+        facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
         if as_json:
             answer("host", service.store.revision(), {"host": binding, "facts": facts})
         else:

@@ -64,10 +64,20 @@ class Hosts:
             wait = breaker.until - self.clock()
             raise Unreachable(f"{role}: did not answer; next try in {wait:.0f} s.")
         if role not in self._open:
-            self._open[role] = Host(
-                open_transport(_target(binding)), root=binding.root, workspace_id=self.workspace_id
-            )
+            self._open[role] = self.meet(binding)
         return self._open[role]
+
+    def meet(self, binding: HostBinding) -> Host:
+        """A machine that no role has yet. The caller closes it."""
+        transport = open_transport(_target(binding))
+        return Host(transport, root=binding.root, workspace_id=self.workspace_id)
+
+    def forget(self, role: str) -> None:
+        """Another machine plays the role from now on."""
+        host = self._open.pop(role, None)
+        if host is not None:
+            host.close()
+        self._breakers.pop(role, None)
 
     def failed(self, role: str) -> None:
         """A call to the host got no answer: drop the connection and pause."""

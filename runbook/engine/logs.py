@@ -47,6 +47,8 @@ def copy_stream(host: Host, attempt: str, stream: Stream, path: Path) -> bool:
             break
         write_at(path, at, chunk)
         at = chunk.end
+        if len(chunk.data) < CHUNK and at >= chunk.size:
+            break  # all there was; waiting for more would never end with a job that keeps talking
     return at > before
 
 
