@@ -1,4 +1,4 @@
-"""The bundled runbooks are valid, and the repository's PROGRESS.md is the fresh rendering of one."""
+"""The bundled runbooks are valid; the repository's PROGRESS.md is one of them, freshly rendered."""
 
 from __future__ import annotations
 
