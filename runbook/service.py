@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from remote import HostKeyUnknown, Unreachable
-from runbook.engine.finish import check_name
+from runbook.engine.finish import check_name, record_checks
 from runbook.engine.hosts import Hosts
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.runner import Engine, needed_for
@@ -423,16 +423,8 @@ class Service(Reader):
         ]
         failed = [row for row in rows if row["verdict"] == "fail"]
         with self._write() as tx:
-            for check, result in zip(checks, results, strict=True):
-                tx.record_check(
-                    task.id,
-                    purpose="done",
-                    name=check_name(check),
-                    spec=check,
-                    verdict=result.verdict,
-                    evidence=result.evidence,
-                    epoch=epoch,
-                )
+            asked = zip(checks, results, strict=True)
+            record_checks(tx, task.id, "done", asked, epoch=epoch)
             if failed:
                 reason = f"no longer holds: {failed[0]['check']}"
                 tx.move_task(task.id, TaskState.STALE, expect={TaskState.DONE}, reason=reason)

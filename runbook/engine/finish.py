@@ -8,10 +8,11 @@ from runbook.engine.events import Info
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from remote import CheckResult, Host
     from runbook.engine.world import World
+    from state import Purpose, Tx
 
 NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
 """Unchanged, these end the same way; a person looks first."""
@@ -84,17 +85,8 @@ def conclude(
     ok = cls is FailureClass.OK
     again = None if ok else retry_reason(task, attempt, cls)
     with world.store.write(lease=world.lease) as tx:
-        for check, result in zip(checks, results, strict=bool(results)):
-            tx.record_check(
-                task.id,
-                attempt=attempt.id,
-                purpose="done",
-                name=check_name(check),
-                spec=check,
-                verdict=result.verdict,
-                evidence=result.evidence,
-                epoch=attempt.epoch,
-            )
+        asked = zip(checks, results, strict=True) if results else ()
+        record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
         for item in attempt_artifacts(tx_evidence(attempt, out)):
             tx.record_artifact(task.id, attempt=attempt.id, **item)
         if ok:
@@ -113,6 +105,29 @@ def conclude(
     world.announce(task, TaskState.DONE if ok else TaskState.FAILED, reason, attempt)
     if again:
         world.emit(Info(text=f"{task.id}: {again}"))
+
+
+def record_checks(
+    tx: Tx,
+    task_id: str,
+    purpose: Purpose,
+    asked: Iterable[tuple[Mapping[str, Any], CheckResult]],
+    *,
+    attempt: str | None = None,
+    epoch: str | None,
+) -> None:
+    """Keeps verdicts with their evidence."""
+    for check, result in asked:
+        tx.record_check(
+            task_id,
+            attempt=attempt,
+            purpose=purpose,
+            name=check_name(check),
+            spec=check,
+            verdict=result.verdict,
+            evidence=result.evidence,
+            epoch=epoch,
+        )
 
 
 def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:

@@ -106,10 +106,13 @@ class Engine:
         for candidate in self.startable(self.world.store.snapshot()):
             snapshot = self.world.store.snapshot()
             task = snapshot.task(candidate.id)
-            if task.state is TaskState.READY and start(
-                self.world, snapshot, task, stop_task=self.stop_for_step
-            ):
-                self.started.append(task.id)
+            if task.state is not TaskState.READY:
+                continue
+            try:
+                if start(self.world, snapshot, task, stop_task=self.stop_for_step):
+                    self.started.append(task.id)
+            except Unreachable as error:
+                self.world.unreachable(snapshot, task.role or "", error)
 
     def stop_for_step(self, task_id: str) -> StopAnswer:
         """What the `stop` step calls."""

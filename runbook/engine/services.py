@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from runbook.engine.events import Problem
-from runbook.engine.finish import check_name
+from runbook.engine.finish import check_name, record_checks
 from runbook.engine.stopping import stop_attempt
 from state import Attempt, FailureClass, Task, TaskState
 
@@ -65,17 +65,7 @@ def ask(world: World, task: Task, attempt: Attempt, host: Host) -> str | None:
                 return f"{check_name(check)} {answer.verdict}: {dict(answer.evidence)}"
             results.append((check, answer))
     with world.store.write(lease=world.lease) as tx:
-        for check, answer in results:
-            tx.record_check(
-                task.id,
-                attempt=attempt.id,
-                purpose="ready",
-                name=check_name(check),
-                spec=check,
-                verdict=answer.verdict,
-                evidence=answer.evidence,
-                epoch=attempt.epoch,
-            )
+        record_checks(tx, task.id, "ready", results, attempt=attempt.id, epoch=attempt.epoch)
         tx.set_out(task.id, {**attempt.detail.get("out", {})})
         tx.move_task(task.id, TaskState.SERVING, expect={TaskState.STARTING})
     world.announce(task, TaskState.SERVING, "", attempt)

@@ -188,23 +188,12 @@ def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
         host.launch(spec_of(attempt))
     except Unreachable as error:
         world.unreachable(world.store.snapshot(), task.role or "", error)
-    except HostFenceHeld as error:
-        held = world.store.snapshot().task(task.id)
-        world.move(
-            held,
-            TaskState.ATTENTION,
-            reason=f"the host already runs this task: {error}",
-            attempt=attempt,
-            attempt_to=AttemptState.NEVER_STARTED,
-            cls=FailureClass.NEVER_STARTED,
-            evidence={"fence": str(error)},
-        )
     except RemoteError as error:
-        failed = world.store.snapshot().task(task.id)
+        held = isinstance(error, HostFenceHeld)
         world.move(
-            failed,
-            TaskState.FAILED,
-            reason=f"not started: {error}",
+            world.store.snapshot().task(task.id),
+            TaskState.ATTENTION if held else TaskState.FAILED,
+            reason=f"{'held on the host' if held else 'not started'}: {error}",
             attempt=attempt,
             attempt_to=AttemptState.NEVER_STARTED,
             cls=FailureClass.NEVER_STARTED,
