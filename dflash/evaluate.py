@@ -365,6 +365,9 @@ def _tell(report: dict[str, Any], out: Path, progress: Progress) -> None:
         "speedup": trained["speed"]["speedup"],
         "lossless": report["lossless"]["verdict"],
     }
+    for name, method in report["methods"].items():
+        if name not in ("plain", "trained"):
+            numbers[name] = method["acceptance_length"]["macro"]
     gain = report["comparison"].get("trained_minus_untrained")
     if gain:
         numbers |= {"gain": gain["mean"], "gain_low": gain["low"], "gain_high": gain["high"]}

@@ -506,7 +506,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     out = os.environ.get("RUNBOOK_OUT")
     if out:
         write_json(Path(out), result)
-    print(json.dumps(result))
     return 0
 
 

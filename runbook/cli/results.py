@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from runbook import report
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from runbook.reader import Reader
     from state import Snapshot, Task
 
 COLUMNS, ROWS = 78, 14
+DIGEST = re.compile(r"[0-9a-f]{40,}")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def results_data(snapshot: Snapshot) -> dict[str, Any]:
@@ -44,6 +48,9 @@ def print_results(reader: Reader, snapshot: Snapshot) -> None:
         if len(points) > 1:
             _plot(task, points)
     _print_artifacts(snapshot)
+    for task in snapshot.tasks:
+        if task.step == "eval" and "macro" in task.out:
+            report.line("\n" + headline(task.out))
     report.line(f"\nThe story:     {_short(reader.workspace.progress_file)}")
     report.line(f"Open the TUI:  runbook -w {_short(reader.workspace.root)} tui")
 
@@ -66,20 +73,43 @@ def _print_times(snapshot: Snapshot) -> None:
         if not task.removed:
             time = report.seconds(seconds) if seconds is not None else "-"
             rows.append((task.id, time, report.state_word(task.state.value), task.title))
-    report.line("Time of each task (a server's is how long it ran)")
+    report.line("Time of each task; a server's is how long it ran")
     report.table(rows)
 
 
 def _print_numbers(snapshot: Snapshot) -> None:
-    rows = []
-    for task in snapshot.tasks:
-        for key, value in task.out.items():
-            if isinstance(value, int | float | str) and not isinstance(value, bool):
-                shown = f"{value:.6g}" if isinstance(value, float) else report.clean(str(value))
-                rows.append((f"{task.id}.{key}", shown))
+    rows = [
+        (f"{task.id}.{key}", shown)
+        for task in snapshot.tasks
+        for key, value in task.out.items()
+        if (shown := _shown(value))
+    ]
     if rows:
         report.line("\nResults")
         report.table(rows)
+
+
+def _shown(value: Any) -> str:
+    """A result as a person reads it; nothing for digests and nested values."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = report.clean(str(value))
+    return "" if DIGEST.fullmatch(text) else text
+
+
+def headline(out: Mapping[str, Any]) -> str:
+    """What an evaluation found, in one sentence."""
+    methods = [f"trained {out['macro']:.2f}"]
+    methods += [f"{name} {out[name]:.2f}" for name in ("untrained", "lookup") if name in out]
+    said = f"Acceptance length on {out['prompts']} unseen prompts: {', '.join(methods)}"
+    if "gain_low" in out:
+        said += (
+            f"; gain over untrained {out['gain']:+.2f} "
+            f"(95 % interval {out['gain_low']:+.2f} to {out['gain_high']:+.2f})"
+        )
+    return f"{said}; lossless: {out['lossless']}."
 
 
 def _print_artifacts(snapshot: Snapshot) -> None:
@@ -112,7 +142,7 @@ def _plot(task: Task, points: list[tuple[float, float]]) -> None:
     plotext.plot([x for x, _ in points], [y for _, y in points], marker="braille")
     plotext.title(f"{task.id}: loss by step")
     report.line()
-    report.line(plotext.build())
+    report.line(COLOUR.sub("", plotext.build()))  # its plain theme colours too
 
 
 def _short(path: Path) -> str:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from runbook.cli.main import COMMANDS
 from runbook.cli.main import cli as group
-from runbook.cli.results import loss_points
+from runbook.cli.results import headline, loss_points
 from tests.support.workspaces import cli, make, states
 
 if TYPE_CHECKING:
@@ -199,6 +199,15 @@ def test_output_with_control_codes_is_shown_without_them(tmp_path: Path) -> None
     shown = cli(tmp_path, "logs", "loud").stdout
     assert "\x1b" not in shown
     assert shown.splitlines()[0] == "100%"
+
+
+def test_an_evaluation_is_told_in_one_sentence() -> None:
+    out = {"macro": 1.471, "untrained": 1.0, "prompts": 12, "lossless": "exact"}
+    gain = {"gain": 0.47, "gain_low": 0.381, "gain_high": 0.5638}
+    assert headline(out | gain) == (
+        "Acceptance length on 12 unseen prompts: trained 1.47, untrained 1.00; "
+        "gain over untrained +0.47 (95 % interval +0.38 to +0.56); lossless: exact."
+    )
 
 
 def test_a_torn_last_progress_line_is_left_out(tmp_path: Path) -> None:
