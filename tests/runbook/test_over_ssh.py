@@ -27,7 +27,7 @@ TASKS = """\
     phase: one
     step: shell
     with:
-      sh: "echo x | tee -a ${host.work}/starts; while ! test -e ${host.work}/go; do sleep 0.05; done"
+      sh: "echo x | tee -a ${host.work}/starts; until test -e ${host.work}/go; do sleep 0.1; done"
   after:
     title: After
     phase: one
