@@ -164,7 +164,6 @@ class Service(Reader):
         *,
         until: str | None = None,
         only: Collection[str] = (),
-        retry_failed: bool = False,
         stop_event: threading.Event | None = None,
         listen: Listener = ignore,
     ) -> RunResult:
@@ -173,7 +172,6 @@ class Service(Reader):
         Args:
             until: only what this task needs, and the task itself.
             only: only these tasks.
-            retry_failed: make failed tasks ready again first.
             stop_event: set it to leave; what runs on hosts goes on.
 
         Raises:
@@ -190,8 +188,6 @@ class Service(Reader):
         lease = self.store.acquire(ENGINE, holder)
         try:
             world = replace(self._world(listen), lease=lease)
-            if retry_failed:
-                self._retry_failed(scope)
             engine = Engine(world, scope=scope)
             return engine.run(stop_event or threading.Event(), moved=self._keep_progress)
         finally:
@@ -245,6 +241,17 @@ class Service(Reader):
             verb="retry",
             reason=reason or f"retried by {self.store.actor}",
         )
+
+    def retry_failed(self) -> tuple[str, ...]:
+        """Makes every failed task ready again; their names."""
+        reason = f"retried by {self.store.actor}"
+        failed = {TaskState.FAILED}
+        with self._write() as tx:
+            names = tuple(task.id for task in tx.tasks() if task.state in failed)
+            for name in names:
+                tx.move_task(name, TaskState.READY, expect=failed, reason=reason)
+        self.write_progress()
+        return names
 
     def supersede(self, task_id: str, *, reason: str) -> Task:
         """Gives a lost attempt up for a new one. The lost one is burned or swept first.
@@ -385,13 +392,6 @@ class Service(Reader):
             lease=None,
             listen=listen,
         )
-
-    def _retry_failed(self, scope: frozenset[str]) -> None:
-        reason = f"retried by {self.store.actor}"
-        with self.store.write() as tx:
-            for task in tx.tasks():
-                if task.state is TaskState.FAILED and (not scope or task.id in scope):
-                    tx.move_task(task.id, TaskState.READY, expect={TaskState.FAILED}, reason=reason)
 
     def _keep_progress(self) -> None:
         self.write_progress()

@@ -9,10 +9,11 @@ set -- -p "envs=$ENVS" -p "engine=$ENGINE"
 runbook init demo --dir demo "$@"
 runbook -w demo host list | grep -q '^box ' || runbook -w demo host bind box local
 runbook -w demo verify --redo >/dev/null
+runbook -w demo retry --all-failed >/dev/null
 
 if [ -t 1 ] && [ -t 0 ]; then
     runbook -w demo tui --run
 else
-    runbook -w demo run --retry-failed
+    runbook -w demo run
 fi
 runbook -w demo results

@@ -35,7 +35,6 @@ OUTCOMES = {
 @click.command("run")
 @click.argument("tasks", nargs=-1)
 @click.option("--until", metavar="TASK", help="Only what TASK needs, and TASK itself.")
-@click.option("--retry-failed", is_flag=True, help="Make failed tasks ready again first.")
 @expect_option
 @json_option
 @click.pass_obj
@@ -43,7 +42,6 @@ def run_command(
     workspace: Path,
     tasks: tuple[str, ...],
     until: str | None,
-    retry_failed: bool,
     expect_rev: int | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +59,6 @@ def run_command(
             result = service.run(
                 until=until,
                 only=tasks,
-                retry_failed=retry_failed,
                 stop_event=stop_event,
                 listen=ignore if as_json else Follow(),
             )
@@ -154,21 +151,39 @@ def stop_command(workspace: Path, task: str, as_json: bool) -> None:
 
 
 @click.command("retry")
-@click.argument("task")
+@click.argument("task", required=False)
+@click.option("--all-failed", is_flag=True, help="Every failed task instead of one.")
 @click.option("--reason", default="", help="Why; it is recorded.")
 @expect_option
 @json_option
 @click.pass_obj
 def retry_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+    workspace: Path,
+    task: str | None,
+    all_failed: bool,
+    reason: str,
+    expect_rev: int | None,
+    as_json: bool,
 ) -> None:
     """Make a failed, stale, skipped or stopped task ready again, as a new attempt.
 
     Example: runbook retry train --reason "more memory now"
     """
+    if bool(task) == all_failed:
+        raise RunbookError(
+            "Name a task, or give --all-failed.", hint="`runbook status` lists them."
+        )
     with Service.open(workspace, expect_rev=expect_rev) as service:
-        moved = service.retry(task, reason=reason)
-        _answer(service, "retry", moved, as_json, f"{task} is {moved.state}; go on: `runbook run`")
+        if task:
+            moved = service.retry(task, reason=reason)
+            said = f"{task} is {moved.state}; go on: `runbook run`"
+            _answer(service, "retry", moved, as_json, said)
+            return
+        names = service.retry_failed()
+        if as_json:
+            answer("retry", service.store.revision(), {"tasks": names})
+        else:
+            report.line(f"ready again: {', '.join(names)}" if names else "no task has failed")
 
 
 @click.command("supersede")

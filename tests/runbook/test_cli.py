@@ -201,6 +201,13 @@ def test_output_with_control_codes_is_shown_without_them(tmp_path: Path) -> None
     assert shown.splitlines()[0] == "100%"
 
 
+def test_every_failed_task_can_be_retried_at_once(ran: Path) -> None:
+    assert "--all-failed" in cli(ran, "retry").stderr
+    assert cli(ran, "retry", "--all-failed").stdout == "ready again: bad\n"
+    assert cli(ran, "retry", "--all-failed").stdout == "no task has failed\n"
+    assert cli(ran, "run").returncode == 3
+
+
 def test_an_evaluation_is_told_in_one_sentence() -> None:
     out = {"macro": 1.471, "untrained": 1.0, "prompts": 12, "lossless": "exact"}
     gain = {"gain": 0.47, "gain_low": 0.381, "gain_high": 0.5638}
