@@ -21,6 +21,10 @@ FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 
 
+class LeftAlone(Unreachable):
+    """The host failed a moment ago and is not asked again yet. Says nothing new about it."""
+
+
 @dataclass(slots=True)
 class _Breaker:
     """How long to leave a host alone after failures."""
@@ -50,7 +54,7 @@ class Hosts:
 
         Raises:
             CannotStart: no machine is bound to the role.
-            Unreachable: the last try failed and its pause is not over.
+            LeftAlone: the last try failed and its pause is not over.
         """
         try:
             binding = snapshot.host(role)
@@ -62,7 +66,7 @@ class Hosts:
         breaker = self._breakers.setdefault(role, _Breaker())
         if self.clock() < breaker.until:
             wait = breaker.until - self.clock()
-            raise Unreachable(f"{role}: did not answer; next try in {wait:.0f} s.")
+            raise LeftAlone(f"{role}: did not answer; next try in {wait:.0f} s.")
         if role not in self._open:
             self._open[role] = self.meet(binding)
         return self._open[role]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
+from runbook.engine.hosts import LeftAlone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +83,8 @@ class World:
 
     def unreachable(self, snapshot: Snapshot, role: str, error: Unreachable) -> None:
         """Records that a host gave no answer. Nothing is concluded about its jobs."""
+        if isinstance(error, LeftAlone):
+            return
         self.hosts.failed(role)
         if snapshot.host(role).unreachable_since is None:
             with self.store.write(lease=self.lease) as tx:
