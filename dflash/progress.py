@@ -8,6 +8,7 @@ Progress is a courtesy: a full disk here must never stop hours of work, so failu
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -105,6 +106,8 @@ def _append_line(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
+        # Without it another writer's line could be seen half-way and be taken for a torn one.
+        fcntl.flock(handle, fcntl.LOCK_EX)
         size = os.fstat(handle).st_size
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
         os.write(handle, (b"\n" if torn else b"") + text.encode() + b"\n")
