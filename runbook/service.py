@@ -15,6 +15,7 @@ from runbook.engine.planning import make_context, plan_task
 from runbook.engine.runner import Engine, needed_for
 from runbook.engine.start import CONTROL, approval_key, see_host
 from runbook.engine.stopping import live_attempt, stop_attempt
+from runbook.engine.watch import Once, Watch
 from runbook.engine.world import World
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.reader import BRIEF_EVENTS, ENGINE, Reader
@@ -177,9 +178,7 @@ class Service(Reader):
         Raises:
             LeaseHeld: somebody else advances the graph.
         """
-        if self.expect_rev is not None:
-            with self._write():
-                pass  # only the comparison: the engine's own writes move the revision
+        self._compare_revision()
         snapshot = self.snapshot()
         scope = frozenset(snapshot.task(name).id for name in only)
         if until is not None:
@@ -190,6 +189,34 @@ class Service(Reader):
             world = replace(self._world(listen), lease=lease)
             engine = Engine(world, scope=scope)
             return engine.run(stop_event or threading.Event(), moved=self._keep_progress)
+        finally:
+            self.store.release(lease)
+            self.write_progress()
+
+    def watch(
+        self,
+        *,
+        until_done: bool = False,
+        stop_event: threading.Event | None = None,
+        listen: Listener = ignore,
+    ) -> RunResult:
+        """Advances the graph and stays: waits for new work, decisions, silent hosts. Blocks.
+
+        Args:
+            until_done: leave once every task is done.
+            stop_event: set it to leave; what runs on hosts goes on.
+
+        Raises:
+            LeaseHeld: somebody else advances the graph.
+        """
+        self._compare_revision()
+        lease = self.store.acquire(ENGINE, f"{self.store.actor} (watch, pid {os.getpid()})")
+        try:
+            engine = Engine(replace(self._world(Once(listen)), lease=lease))
+            watch = Watch(
+                engine, changed=self.changed, moved=self._keep_progress, until_done=until_done
+            )
+            return watch.run(stop_event or threading.Event())
         finally:
             self.store.release(lease)
             self.write_progress()
@@ -379,6 +406,12 @@ class Service(Reader):
             tx.add_note(f"edit found in PROGRESS.md at revision {revision}:\n{edit}")
 
     # Inside.
+
+    def _compare_revision(self) -> None:
+        """Only the comparison: the engine's own writes move the revision."""
+        if self.expect_rev is not None:
+            with self._write():
+                pass
 
     def _write(self) -> AbstractContextManager[Tx]:
         expected, self.expect_rev = self.expect_rev, None

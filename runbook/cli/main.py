@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("setup", "Make a workspace from a runbook file or a bundled runbook."),
     "validate": ("setup", "Check a runbook file; every problem with its line."),
     "schema": ("setup", "Print the JSON Schema of runbook files, for editors."),
+    "plan": ("care", "Show what an edited runbook file would change."),
     "host": ("setup", "Bind machines to host roles, and look at them."),
     "status": ("read", "Show the graph: what is done, what runs, what waits."),
     "next": ("read", "Print the next safe action and why."),
@@ -25,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "results": ("read", "Print results, times, artifacts and the loss curve."),
     "progress": ("read", "Bring PROGRESS.md up to date, or --check it."),
     "run": ("act", "Advance the graph until it ends or needs you."),
+    "watch": ("care", "Advance the graph and stay for what comes."),
     "wait": ("act", "Wait until nothing moves, or until a task ends."),
     "stop": ("act", "Stop a task's job and verify that nothing is left."),
     "retry": ("act", "Make a failed, stale or stopped task ready again."),
@@ -33,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("act", "Run the checks of done tasks again."),
     "gate": ("act", "Approve a task that waits for a person."),
     "note": ("act", "Keep a note or a decision."),
+    "doctor": ("care", "Look the workspace over; exit 4 when something is wrong."),
     "tui": ("ui", "Open the terminal UI (also: bare `runbook`)."),
 }
 

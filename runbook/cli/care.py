@@ -1,0 +1,176 @@
+"""Verbs that look after a workspace: what an edit would change, what is wrong, staying awake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runbook import report
+from runbook.cli import act, setup
+from runbook.cli.common import answer, expect_option, json_option, plain
+from runbook.cli.follow import Follow
+from runbook.errors import Exit, RunbookError
+from runbook.reader import Reader
+from runbook.service import Service, ignore
+from runbook.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from runbook.diff import Difference, FieldChange
+    from runbook.doctor import Finding
+    from runbook.plan import Runbook
+
+MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
+LONGEST_VALUE = 60
+
+
+@click.command("doctor")
+@click.option("--no-hosts", is_flag=True, help="Do not ask hosts; tell what was recorded.")
+@json_option
+@click.pass_obj
+def doctor_command(workspace: Path, no_hosts: bool, as_json: bool) -> None:
+    """Look the workspace over: database, PROGRESS.md, engine, attempts, hosts.
+
+    Changes nothing. Exit 4 when something needs you; each finding says what to do.
+
+    Example: runbook doctor
+    """
+    from runbook.doctor import check_up
+
+    found = check_up(workspace, ask_hosts=not no_hosts)
+    if as_json:
+        data = {"healthy": found.healthy, "findings": found.findings}
+        answer("doctor", found.revision, data)
+    else:
+        for finding in found.findings:
+            _print_finding(finding)
+    sys.exit(Exit.OK if found.healthy else Exit.CHECK_FAILED)
+
+
+def _print_finding(finding: Finding) -> None:
+    report.line(f"{MARKS[finding.level]} {finding.part:<9} {report.clean(finding.text)}")
+    if finding.next:
+        report.line(f"{' ' * 12}{report.clean(finding.next)}")
+
+
+@click.command("plan")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@json_option
+@click.pass_obj
+def plan_command(
+    workspace: Path, file: Path | None, params: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what taking over an edited runbook.yaml (or FILE) would change. Writes nothing.
+
+    Example: runbook plan runbook.yaml
+    """
+    from runbook.diff import compare
+
+    found = find_workspace(workspace)
+    path = file or found.runbook_file
+    kept = {**setup._kept_params(found), **setup._params(params)}  # noqa: SLF001
+    runbook = _loaded(path, kept, as_json=as_json)
+    with Reader.open(found.root) as reader:
+        snapshot = reader.snapshot()
+    difference = compare(snapshot, runbook)
+    if as_json:
+        data = {"file": str(path), "same": difference.is_empty, **plain(difference)}
+        answer("plan", snapshot.revision, data)
+        return
+    _print_difference(difference)
+    if difference.is_empty:
+        report.line(f"{path}: nothing would change.")
+    elif path.absolute() == found.runbook_file:
+        report.line("Nothing was changed. Take it over: runbook init")
+    else:
+        report.line(f"Nothing was changed. Put it in {found.runbook_file}; then: runbook init")
+
+
+def _loaded(path: Path, params: dict[str, str], *, as_json: bool) -> Runbook:
+    from runbook.plan import PlanError, load_runbook
+
+    try:
+        return load_runbook(path, params)
+    except PlanError as error:
+        if not as_json:
+            raise RunbookError(str(error), hint=error.hint) from error
+        answer("plan", None, {"file": str(path), "problems": plain(error.problems)})
+        sys.exit(Exit.USAGE)
+
+
+def _print_difference(difference: Difference) -> None:
+    _section("Runbook", (_field(change) for change in difference.head))
+    _section("New", (f"+ {name}" for name in difference.new))
+    for title, records in (("Changed", difference.changed), ("Cosmetic", difference.cosmetic)):
+        rows = []
+        for record in records:
+            effect = f"; {record.effect}" if record.effect else ""
+            rows.append(f"~ {record.task} ({record.state}{effect})")
+            rows += [f"    {_field(change)}" for change in record.fields]
+        _section(title, rows)
+    removed = (f"- {gone.task} ({gone.state}; {gone.effect})" for gone in difference.removed)
+    _section("Removed", removed)
+    if difference.reordered:
+        _section("Order", ["the tasks stand in another order"])
+    _section("Turns stale", difference.stale)
+    below = (f"{row.task} ({row.state}): {row.effect}" for row in difference.affected)
+    _section("Below them", below)
+
+
+def _section(title: str, rows: Iterable[str]) -> None:
+    rows = list(rows)
+    if rows:
+        report.line(title)
+        for row in rows:
+            report.line(f"  {row}")
+        report.line()
+
+
+def _field(change: FieldChange) -> str:
+    return f"{change.field}: {_short(change.before)} -> {_short(change.after)}"
+
+
+def _short(value: Any) -> str:
+    text = report.clean(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+@click.command("watch")
+@click.option("--until-done", is_flag=True, help="Leave (exit 0) once every task is done.")
+@expect_option
+@json_option
+@click.pass_obj
+def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_json: bool) -> None:
+    """Advance the graph and stay: for decisions, edits, new work, hosts that come back.
+
+    Jobs run detached on their hosts: leaving with ctrl+c (exit 10) leaves them running. Only one
+    `run` or `watch` at a time (exit 6).
+
+    Example: runbook watch --until-done
+    """
+    stop_event = threading.Event()
+    previous = act._leave_softly(stop_event)  # noqa: SLF001
+    try:
+        with Service.open(workspace, expect_rev=expect_rev) as service:
+            result = service.watch(
+                until_done=until_done,
+                stop_event=stop_event,
+                listen=ignore if as_json else Follow(),
+            )
+            revision = service.store.revision()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if as_json:
+        answer("watch", revision, {"result": result})
+    else:
+        act._say(result)  # noqa: SLF001
+    sys.exit(act.OUTCOMES[result.outcome])
