@@ -61,7 +61,8 @@ def test_the_payload_has_the_logins_umask_and_signals(bench):
     bench.ended("a1")
     umask, ignored = bench.text("a1").splitlines()
     assert umask == "0027"
-    assert int(ignored.split()[1], 16) == 0
+    # 32 and 33 belong to the C library: who inherits them ignored cannot change that.
+    assert int(ignored.split()[1], 16) & ~(3 << 31) == 0
     assert (bench.job("a1") / "out.log").stat().st_mode & 0o077 == 0
     assert bench.job("a1").stat().st_mode & 0o077 == 0
 
