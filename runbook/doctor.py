@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from remote import RemoteError, Unreachable
 from runbook.engine.hosts import Hosts
+from runbook.errors import NoWorkspace
 from runbook.reader import ENGINE
 from runbook.service import Service
-from runbook.workspace import find_workspace
+from runbook.workspace import Workspace, find_workspace
 from state import AttemptState, HostBinding, StateError
 from state.doctor import examine
 from state.transitions import RUNNING, TERMINAL
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from runbook.workspace import Workspace
     from state import Snapshot
 
 LOOKS = 3
@@ -64,7 +64,14 @@ def check_up(folder: Path, *, ask_hosts: bool = True) -> Checkup:
     Raises:
         NoWorkspace: there is none.
     """
-    workspace = find_workspace(folder)
+    try:
+        workspace = find_workspace(folder)
+    except NoWorkspace:
+        bereft = _bereft(folder)
+        if bereft is None:
+            raise
+        text = f"{bereft.database} is missing, but {bereft.private} is there"
+        return Checkup(revision=None, findings=(_wrong(text, _restore(bereft)),))
     findings, readable = _database(workspace)
     if not readable:
         return Checkup(revision=None, findings=tuple(findings))
@@ -77,7 +84,7 @@ def check_up(folder: Path, *, ask_hosts: bool = True) -> Checkup:
             findings += _hosts(snapshot, ask=ask_hosts)
             revision = snapshot.revision
     except StateError as error:
-        return Checkup(revision=None, findings=(*findings, _wrong(workspace, str(error))))
+        return Checkup(revision=None, findings=(*findings, _refused(workspace, error)))
     return Checkup(revision=revision, findings=tuple(findings))
 
 
@@ -90,15 +97,17 @@ def _database(workspace: Workspace) -> tuple[list[Finding], bool]:
     try:
         problems = _examined(path)
     except StateError as error:
-        return [_wrong(workspace, str(error))], False
+        return [_refused(workspace, error)], False
     except (sqlite3.Error, LookupError, ValueError, TypeError) as error:
         # The file is sound, but what is in it is not a task graph.
-        return [_wrong(workspace, f"{path} cannot be understood: {error}.")], False
+        said = f"{path} cannot be understood: {error}."
+        return [_wrong(said, _restore(workspace))], False
     if not problems:
         said = "the file is sound, its events are chained, and the tables follow from them"
         return [Finding(part="database", level="ok", text=said)], True
     damaged = any(text.startswith("The file is damaged") for text in problems)
-    return [_wrong(workspace, f"{path}: {text}") for text in problems], not damaged
+    restore = _restore(workspace)
+    return [_wrong(f"{path}: {text}", restore) for text in problems], not damaged
 
 
 def _examined(path: Path) -> list[str]:
@@ -117,8 +126,21 @@ def _touched(path: Path) -> tuple[tuple[int, int], ...]:
     return tuple((f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.exists())
 
 
-def _wrong(workspace: Workspace, text: str) -> Finding:
-    return Finding(part="database", level="problem", text=text, next=_restore(workspace))
+def _bereft(folder: Path) -> Workspace | None:
+    """What was a workspace and has lost its database; `runbook init` would begin at nothing."""
+    start = folder.absolute()
+    candidates = (Workspace(place) for place in (start, *start.parents))
+    return next((one for one in candidates if (one.private / "locks").is_dir()), None)
+
+
+def _refused(workspace: Workspace, error: StateError) -> Finding:
+    # A hint to run this very verb would lead in a circle.
+    circular = not error.hint or "runbook doctor" in error.hint
+    return _wrong(str(error), _restore(workspace) if circular else error.hint)
+
+
+def _wrong(text: str, what_next: str) -> Finding:
+    return Finding(part="database", level="problem", text=text, next=what_next)
 
 
 def backups(path: Path) -> list[Path]:

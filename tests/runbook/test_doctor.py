@@ -11,8 +11,11 @@ import pytest
 from remote import Unreachable
 from runbook.doctor import Finding, check_up
 from runbook.engine import hosts
+from runbook.errors import NoWorkspace
+from runbook.plan import load_text
+from runbook.service import Service
 from state import AttemptState, TaskState
-from tests.support.workspaces import cli, make
+from tests.support.workspaces import HEAD, cli, make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +40,15 @@ def database(folder: Path) -> Path:
     return folder / ".runbook" / "state.db"
 
 
+def unbound(folder: Path) -> Service:
+    """A workspace without a machine: quicker, and enough for the database."""
+    runbook = load_text(HEAD + TASKS, path=str(folder / "runbook.yaml"), params={})
+    return Service.create(folder, runbook, actor="tester")
+
+
 def settled(folder: Path) -> Path:
     """A workspace whose database is one file, as after the last client left."""
-    make(folder, TASKS).close()
+    unbound(folder).close()
     path = database(folder)
     conn = sqlite3.connect(path)
     conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -76,7 +85,7 @@ def test_a_corrupt_database_is_named_with_the_backups_beside_it(tmp_path: Path) 
     assert (answer["revision"], answer["data"]["healthy"]) == (None, False)
     # What it says, done.
     path.write_bytes(backup.read_bytes())
-    assert cli(tmp_path, "doctor").returncode == 0
+    assert bad(tmp_path) == []
 
 
 def test_damaged_pages_are_found(tmp_path: Path) -> None:
@@ -97,8 +106,31 @@ def test_an_emptied_database_is_not_made_anew(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
+def test_a_missing_database_is_told_with_its_backups(tmp_path: Path) -> None:
+    path = settled(tmp_path)
+    path.rename(path.with_name("state.db.0001_initial.bak"))
+    (finding,) = bad(tmp_path)
+    assert "state.db is missing" in finding.text
+    assert "copy state.db.0001_initial.bak in its place" in finding.next
+    assert not path.exists()
+
+
+def test_a_database_of_a_newer_version_is_no_damage(tmp_path: Path) -> None:
+    path = settled(tmp_path)
+    conn = sqlite3.connect(path)
+    conn.execute(
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
+        " SELECT migration_set, '9999_future', applied_at FROM _sqlite_migrations"
+    )
+    conn.commit()
+    conn.close()
+    (finding,) = bad(tmp_path)
+    assert "9999_future" in finding.text
+    assert "backup" not in finding.next.lower()
+
+
 def test_a_table_altered_by_hand_is_found_and_the_rest_is_still_looked_at(tmp_path: Path) -> None:
-    make(tmp_path, TASKS).close()
+    unbound(tmp_path).close()
     conn = sqlite3.connect(database(tmp_path))
     conn.execute("UPDATE task SET state = 'done' WHERE id = 'hello'")
     conn.commit()
@@ -109,7 +141,7 @@ def test_a_table_altered_by_hand_is_found_and_the_rest_is_still_looked_at(tmp_pa
 
 
 def test_a_word_that_no_state_has_is_no_crash(tmp_path: Path) -> None:
-    make(tmp_path, TASKS).close()
+    unbound(tmp_path).close()
     conn = sqlite3.connect(database(tmp_path))
     conn.execute("PRAGMA ignore_check_constraints = ON")
     conn.execute("UPDATE task SET state = 'nonsense'")
@@ -121,18 +153,19 @@ def test_a_word_that_no_state_has_is_no_crash(tmp_path: Path) -> None:
 
 
 def test_progress_md_that_is_not_current(tmp_path: Path) -> None:
-    make(tmp_path, TASKS).close()
+    unbound(tmp_path).close()
     (tmp_path / "PROGRESS.md").unlink()
     (finding,) = bad(tmp_path)
     assert finding.part == "progress"
     assert "runbook progress" in finding.next
     assert not (tmp_path / "PROGRESS.md").exists()
-    assert cli(tmp_path, "progress").returncode == 0
+    with Service.open(tmp_path) as service:
+        service.write_progress()
     assert bad(tmp_path) == []
 
 
 def test_who_advances_the_graph_and_who_died(tmp_path: Path) -> None:
-    with make(tmp_path, TASKS) as service:
+    with unbound(tmp_path) as service:
         service.store.acquire("engine", "somebody (pid 1)")
         said = [f.text for f in check_up(tmp_path, ask_hosts=False).findings]
         assert "somebody (pid 1) advances the graph" in said
@@ -190,18 +223,15 @@ def test_silent_and_rebooted_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_role_without_a_machine_is_a_note(tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text(
-        "version: 1\nname: mine\ntitle: Mine\nhosts: {gpu: {}}\nphases: {one: One}\n"
-        "defaults: {host: gpu}\ntasks:\n" + TASKS
-    )
-    folder = tmp_path / "ws"
-    assert cli(tmp_path, "init", str(tmp_path / "my.yaml"), "--dir", str(folder)).returncode == 0
-    told = cli(folder, "doctor")
-    assert (told.returncode, "runbook host bind gpu local" in told.stdout) == (0, True)
+    unbound(tmp_path).close()
+    found = check_up(tmp_path)
+    (note,) = [finding for finding in found.findings if finding.part == "host"]
+    assert (note.level, found.healthy) == ("note", True)
+    assert "runbook host bind box local" in note.next
 
 
-def test_wrong_input(tmp_path: Path) -> None:
-    told = cli(tmp_path, "doctor")
-    assert (told.returncode, "No workspace" in told.stderr) == (2, True)
+def test_no_workspace_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NoWorkspace):
+        check_up(tmp_path)
     told = cli(tmp_path, "doctor", "--frob")
     assert (told.returncode, "--frob" in told.stderr) == (2, True)

@@ -8,16 +8,19 @@ import signal
 import subprocess
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from remote import Result, Unreachable, open_transport
+from runbook.doctor import check_up
 from runbook.engine import hosts, watch
 from runbook.engine.events import Info, Problem, TaskMoved
+from runbook.plan import load_text
 from runbook.service import Service
+from state import LeaseHeld, RevisionMoved, StateMoved
 from tests.support.deadline import wait_for
-from tests.support.workspaces import cli, command, make, states
+from tests.support.workspaces import HEAD, cli, command, make, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,12 +156,8 @@ def test_without_until_done_it_stays(tmp_path: Path) -> None:
 def test_a_task_that_could_not_start_is_tried_again_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my.yaml").write_text(
-        "version: 1\nname: mine\ntitle: Mine\nhosts: {box: {}}\nphases: {one: One}\n"
-        "defaults: {host: box}\ntasks:\n" + QUICK
-    )
     folder = tmp_path / "ws"
-    assert cli(tmp_path, "init", str(tmp_path / "my.yaml"), "--dir", str(folder)).returncode == 0
+    Service.create(folder, load_text(HEAD + QUICK, path="runbook.yaml", params={})).close()
     monkeypatch.setattr(watch, "REFUSED_S", 0.1)
     with watching(folder) as one:
         wait_for(lambda: one.said("No machine is bound"), what="the refusal")
@@ -210,7 +209,7 @@ def test_killed_it_is_replaced_by_a_run_that_adopts(tmp_path: Path) -> None:
         again = cli(tmp_path, "run")
         assert again.returncode == 0, again.stdout + again.stderr
         assert len(service.snapshot().attempts_of("long")) == 1
-        assert cli(tmp_path, "doctor").returncode == 0
+        assert check_up(tmp_path).healthy
     assert (tmp_path / "work" / "starts").read_text() == "x\n"
 
 
@@ -218,10 +217,11 @@ def test_two_watches_and_a_polite_end(tmp_path: Path) -> None:
     with make(tmp_path, LONG) as service:
         process = start(tmp_path)
         wait_for((tmp_path / "work" / "starts").exists, what="the job to start")
-        for verb in ("watch", "run"):
-            second = cli(tmp_path, verb)
-            assert second.returncode == 6, second.stdout + second.stderr
-            assert "engine is held by" in second.stderr
+        second = cli(tmp_path, "watch")
+        assert second.returncode == 6, second.stdout + second.stderr
+        assert "engine is held by" in second.stderr
+        with pytest.raises(LeaseHeld):
+            service.run()
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=20)
         assert process.returncode == 10, said
@@ -258,11 +258,35 @@ def test_a_problem_is_passed_on_once_until_its_task_moves() -> None:
     assert heard == [problem, moved, problem]
 
 
+class Busy:
+    """An engine whose rounds lose races against somebody's verbs."""
+
+    def __init__(self, races: int) -> None:
+        self.races = races
+
+    def tick(self) -> bool:
+        self.races -= 1
+        if self.races >= 0:
+            raise StateMoved("task", "a", "ready", "active", ["blocked"])
+        return True
+
+
+def test_lost_races_are_looked_at_again_but_not_for_ever() -> None:
+    few: Any = Busy(watch.RACES_IN_A_ROW - 1)
+    one = watch.Watch(few, changed=bool, moved=lambda: None)
+    assert [one._round() for _ in range(watch.RACES_IN_A_ROW)] == [False] * 4 + [True]
+    many: Any = Busy(watch.RACES_IN_A_ROW)
+    one = watch.Watch(many, changed=bool, moved=lambda: None)
+    assert [one._round() for _ in range(watch.RACES_IN_A_ROW - 1)] == [False] * 4
+    with pytest.raises(StateMoved):
+        one._round()
+
+
 def test_wrong_input(tmp_path: Path) -> None:
-    told = cli(tmp_path, "watch")
-    assert (told.returncode, "No workspace" in told.stderr) == (2, True)
-    make(tmp_path, QUICK).close()
-    told = cli(tmp_path, "watch", "--expect-rev", "1")
-    assert (told.returncode, "revision" in told.stderr) == (6, True)
+    with make(tmp_path, QUICK) as service:
+        service.expect_rev = 1
+        with pytest.raises(RevisionMoved):
+            service.watch()
+        assert service.view().engine is None
     told = cli(tmp_path, "watch", "hello")
     assert (told.returncode, "hello" in told.stderr) == (2, True)
