@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -88,10 +89,12 @@ def plan_command(
     _print_difference(difference)
     if difference.is_empty:
         report.line(f"{path}: nothing would change.")
-    elif path.absolute() == found.runbook_file:
-        report.line("Nothing was changed. Take it over: runbook init")
+        return
+    init = " ".join(["runbook init", *(f"-p {shlex.quote(pair)}" for pair in params)])
+    if path.resolve() == found.runbook_file.resolve():
+        report.line(f"Nothing was changed. Take it over: {init}")
     else:
-        report.line(f"Nothing was changed. Put it in {found.runbook_file}; then: runbook init")
+        report.line(f"Nothing was changed. Put it in {found.runbook_file}; then: {init}")
 
 
 def _loaded(path: Path, params: dict[str, str], *, as_json: bool) -> Runbook:

@@ -33,13 +33,13 @@ class Once:
     """Passes events on, but not the same problem of a task again until the task moves."""
 
     listen: Listener
-    _said: dict[str | None, set[Problem]] = field(default_factory=dict)
+    _said: dict[str, set[Problem]] = field(default_factory=dict)
 
     def __call__(self, event: EngineEvent) -> None:
         """Passes the event on, unless it only repeats."""
         if isinstance(event, TaskMoved):
             self._said.pop(event.task, None)
-        if isinstance(event, Problem):
+        if isinstance(event, Problem) and event.task is not None:
             said = self._said.setdefault(event.task, set())
             if event in said:
                 return

@@ -253,9 +253,10 @@ def test_a_problem_is_passed_on_once_until_its_task_moves() -> None:
     once = watch.Once(heard.append)
     problem = Problem(text="port 1 is taken", task="a")
     moved = TaskMoved(task="a", state="ready", reason="", seconds=None)
-    for event in (problem, problem, moved, problem):
+    silent = Problem(text="box: no answer")
+    for event in (problem, problem, silent, silent, moved, problem):
         once(event)
-    assert heard == [problem, moved, problem]
+    assert heard == [problem, silent, silent, moved, problem]
 
 
 class Busy:
