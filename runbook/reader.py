@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from runbook.advice import next_action
 from runbook.brief import render_brief
+from runbook.errors import RunbookError
 from runbook.live import read_live
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
@@ -38,6 +39,11 @@ class Reader:
     def open(cls, folder: Path, *, actor: str | None = None, expect_rev: int | None = None) -> Self:
         """Opens the workspace at `folder` or above it. Raises NoWorkspace or StateError."""
         workspace = find_workspace(folder)
+        if workspace.database.stat().st_size == 0:
+            raise RunbookError(
+                f"{workspace.database} is empty: it was lost, perhaps with a full disk.",
+                hint="`runbook doctor` names the backups; nothing was made anew.",
+            )
         client = cls(workspace, open_store(workspace.database, actor=actor or default_actor()))
         client.expect_rev = expect_rev
         return client

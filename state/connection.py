@@ -32,7 +32,7 @@ def explained(path: Path) -> Iterator[None]:
         raise DatabaseUnusable(
             f"{path} is damaged or not a database: {error}.",
             "It was not changed. Move it aside and restore a backup (*.bak beside it) or "
-            "`runbook pull` a snapshot; `runbook doctor` shows what can be read.",
+            "see what can be read: `runbook doctor`.",
         ) from error
 
 

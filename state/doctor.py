@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from state import journal
-from state.connection import explained
+from state.connection import explained, reading
 from state.reading import read_snapshot
 from state.replay import replay
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def examine(path: Path) -> list[str]:
     """Every problem found, one sentence each; empty when all is well."""
     with explained(path):
-        conn = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        conn = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
         conn.row_factory = sqlite3.Row
         try:
-            return list(_problems(conn))
+            with reading(conn):  # events and tables of one revision, whoever writes meanwhile
+                return list(_problems(conn))
         finally:
             conn.close()
 

@@ -53,7 +53,7 @@ def run_command(
     Example: runbook run --until tokenize
     """
     stop_event = threading.Event()
-    previous = _leave_softly(stop_event)
+    previous = leave_softly(stop_event)
     try:
         with Service.open(workspace, expect_rev=expect_rev) as service:
             result = service.run(
@@ -69,11 +69,11 @@ def run_command(
     if as_json:
         answer("run", revision, {"result": result})
     else:
-        _say(result)
+        say(result)
     sys.exit(OUTCOMES[result.outcome])
 
 
-def _leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
+def leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
     """The first ctrl+c ends the loop after its round, the second one the process."""
 
     def leave(number: int, _frame: object) -> None:
@@ -84,7 +84,7 @@ def _leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
     return {n: signal.signal(n, leave) for n in numbers}  # type: ignore[misc]
 
 
-def _say(result: RunResult) -> None:
+def say(result: RunResult) -> None:
     report.line()
     word = {"done": "Done", "interrupted": "Left"}.get(result.outcome, "Stopped")
     report.line(f"{word}: {report.clean(result.reason)}.")

@@ -77,7 +77,7 @@ def plan_command(
 
     found = find_workspace(workspace)
     path = file or found.runbook_file
-    kept = {**setup._kept_params(found), **setup._params(params)}  # noqa: SLF001
+    kept = {**setup.kept_params(found), **setup.given_params(params)}
     runbook = _loaded(path, kept, as_json=as_json)
     with Reader.open(found.root) as reader:
         snapshot = reader.snapshot()
@@ -160,7 +160,7 @@ def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_
     Example: runbook watch --until-done
     """
     stop_event = threading.Event()
-    previous = act._leave_softly(stop_event)  # noqa: SLF001
+    previous = act.leave_softly(stop_event)
     try:
         with Service.open(workspace, expect_rev=expect_rev) as service:
             result = service.watch(
@@ -175,5 +175,5 @@ def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_
     if as_json:
         answer("watch", revision, {"result": result})
     else:
-        act._say(result)  # noqa: SLF001
+        act.say(result)
     sys.exit(act.OUTCOMES[result.outcome])

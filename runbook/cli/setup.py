@@ -43,12 +43,12 @@ def init_command(
 
     target = Workspace((folder or workspace).absolute())
     text = _source_text(source, target)
-    given = _params(params)
+    given = given_params(params)
     _check_first(text, source or str(target.runbook_file), given)
     target.root.mkdir(parents=True, exist_ok=True)
     if not target.runbook_file.exists():
         target.runbook_file.write_text(text, encoding="utf-8")
-    kept = {**_kept_params(target), **given}
+    kept = {**kept_params(target), **given}
     runbook = load_runbook(target.runbook_file, kept)
     with Service.create(target.root, runbook) as service:
         write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
@@ -94,7 +94,7 @@ def bundled() -> list[str]:
     )
 
 
-def _params(pairs: tuple[str, ...]) -> dict[str, str]:
+def given_params(pairs: tuple[str, ...]) -> dict[str, str]:
     given = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -104,7 +104,7 @@ def _params(pairs: tuple[str, ...]) -> dict[str, str]:
     return given
 
 
-def _kept_params(workspace: Workspace) -> dict[str, str]:
+def kept_params(workspace: Workspace) -> dict[str, str]:
     """Parameters that this workspace was made with: a later `init` need not repeat them."""
     kept = workspace.private / "params.json"
     with suppress(FileNotFoundError):
@@ -139,7 +139,7 @@ def validate_command(
 
     path = file or find_workspace(workspace).runbook_file
     try:
-        runbook = _load(path, _params(params))
+        runbook = _load(path, given_params(params))
     except PlanError as error:
         if as_json:
             answer("validate", None, {"valid": False, "problems": plain(error.problems)})

@@ -12,7 +12,16 @@ from runbook.engine.start import start
 from runbook.engine.stopping import stop_attempt, stop_service
 from runbook.live import write_live
 from runbook.views import RunResult
-from state import AttemptState, Snapshot, Task, TaskKind, TaskState
+from state import (
+    AttemptState,
+    NotRunnable,
+    PreviousAttemptLive,
+    Snapshot,
+    StateMoved,
+    Task,
+    TaskKind,
+    TaskState,
+)
 from state.graph import ready
 from state.transitions import RUNNING
 
@@ -29,6 +38,10 @@ JOBS_PER_HOST = 4
 STOP_TAKEN_OVER_S = 60.0
 """A stop that another client began is finished by us when it has not moved for so long."""
 
+RACES = (StateMoved, NotRunnable, PreviousAttemptLive)
+"""Somebody's verb moved a task between our look and our write. The next look sees it moved."""
+RACES_IN_A_ROW = 5
+
 MOVING = RUNNING - {TaskState.SERVING}
 SATISFIED = frozenset({TaskState.DONE, TaskState.SKIPPED})
 
@@ -41,6 +54,7 @@ class Engine:
     scope: frozenset[str] = frozenset()
     started: list[str] = field(default_factory=list)
     _stops: dict[str, float] = field(default_factory=dict)
+    _races: int = 0
 
     def run(self, stop_event: StopEvent, *, moved: Callable[[], None]) -> RunResult:
         """Blocks until there is nothing left to do, or until `stop_event` is set.
@@ -50,7 +64,7 @@ class Engine:
         """
         pause, seen = POLL_S[0], -1
         while not stop_event.is_set():
-            idle = self.tick()
+            idle = self.round()
             revision = self.world.store.revision()
             if revision != seen:
                 moved()
@@ -64,6 +78,18 @@ class Engine:
             reason="stopped on request; what runs on hosts goes on",
             started=tuple(self.started),
         )
+
+    def round(self) -> bool:
+        """One round that gives way when somebody's verb was quicker; True when all is idle."""
+        try:
+            idle = self.tick()
+        except RACES:
+            self._races += 1
+            if self._races >= RACES_IN_A_ROW:
+                raise
+            return False
+        self._races = 0
+        return idle
 
     def tick(self) -> bool:
         """One round; True when nothing moves and nothing can be started."""

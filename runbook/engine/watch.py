@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.engine.runner import POLL_S
 from runbook.views import RunResult
-from state import NotRunnable, PreviousAttemptLive, StateMoved
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ LOOK_S = 0.5
 """Pause between two looks at whether somebody committed something; a look costs microseconds."""
 REFUSED_S = 30.0
 """When a task that could not be started is tried again without anybody having done anything."""
-RACES = (StateMoved, NotRunnable, PreviousAttemptLive)
-"""Somebody's verb moved a task between our look and our write. The next look sees it moved."""
-RACES_IN_A_ROW = 5
 
 
 @dataclass(slots=True)
@@ -58,7 +54,6 @@ class Watch:
     """Called after every round that changed the graph."""
     until_done: bool = False
     _told: str = ""
-    _races: int = 0
     _cleared: float = 0.0
 
     def run(self, stop_event: StopEvent) -> RunResult:
@@ -68,7 +63,7 @@ class Watch:
         pause, seen = POLL_S[0], -1
         while not stop_event.is_set():
             self._try_again()
-            idle = self._round()
+            idle = self.engine.round()
             revision = store.revision()
             if revision != seen:
                 self.moved()
@@ -87,17 +82,6 @@ class Watch:
             reason="stopped on request; what runs on hosts goes on",
             started=tuple(self.engine.started),
         )
-
-    def _round(self) -> bool:
-        try:
-            idle = self.engine.tick()
-        except RACES:
-            self._races += 1
-            if self._races >= RACES_IN_A_ROW:
-                raise
-            return False
-        self._races = 0
-        return idle
 
     def _tell(self, result: RunResult) -> None:
         """Says once what it waits for."""

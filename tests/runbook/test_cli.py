@@ -163,6 +163,18 @@ def test_a_corrupt_database_is_named_and_left_alone(tmp_path: Path) -> None:
     assert database.read_bytes() == garbage
 
 
+def test_an_emptied_database_is_not_made_anew(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    database = tmp_path / ".runbook" / "state.db"
+    for extra in tmp_path.glob(".runbook/state.db-*"):
+        extra.unlink()
+    database.write_bytes(b"")
+    result = cli(tmp_path, "status")
+    assert result.returncode == 2
+    assert "is empty" in result.stderr
+    assert database.stat().st_size == 0
+
+
 def test_verify_redo_makes_what_was_deleted_ready_again(tmp_path: Path) -> None:
     tasks = """\
   made:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runbook.engine import runner
 from runbook.engine.events import Problem, TaskMoved
+from runbook.engine.runner import RACES_IN_A_ROW
 from runbook.errors import RunbookError
-from state import AttemptState, FailureClass, LeaseHeld, TaskState
+from state import AttemptState, FailureClass, LeaseHeld, StateMoved, TaskState
 from tests.support.deadline import wait_for
 from tests.support.workspaces import make, states
 
@@ -249,6 +251,31 @@ def test_a_lost_job_is_swept_and_repeated_where_the_policy_says_so(tmp_path: Pat
     with make(tmp_path, KILLED + policy) as service:
         assert service.run().outcome == "done"
         assert len(service.snapshot().attempts_of("doomed")) == 2
+
+
+def test_lost_races_are_looked_at_again_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verb of somebody else was quicker, again and again; then the engine gives up aloud."""
+    races = [RACES_IN_A_ROW - 1]
+
+    def observe(_world: object, _snapshot: object) -> None:
+        races[0] -= 1
+        if races[0] >= 0:
+            raise StateMoved("task", "a", "ready", "active", ["blocked"])
+
+    monkeypatch.setattr(runner, "observe", observe)
+    with make(tmp_path, CHAIN) as service:
+        engine = runner.Engine(service._world())
+        monkeypatch.setattr(runner.Engine, "start_ready", lambda _self: None)
+        rounds = [engine.round() for _ in range(RACES_IN_A_ROW - 1)]
+        assert rounds == [False] * (RACES_IN_A_ROW - 1)
+        engine.round()
+        races[0] = RACES_IN_A_ROW
+        for _ in range(RACES_IN_A_ROW - 1):
+            engine.round()
+        with pytest.raises(StateMoved):
+            engine.round()
 
 
 KILLED = """\

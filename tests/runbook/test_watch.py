@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +18,7 @@ from runbook.engine import hosts, watch
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.plan import load_text
 from runbook.service import Service
-from state import LeaseHeld, RevisionMoved, StateMoved
+from state import LeaseHeld, RevisionMoved
 from tests.support.deadline import wait_for
 from tests.support.workspaces import HEAD, cli, command, make, states
 
@@ -257,30 +257,6 @@ def test_a_problem_is_passed_on_once_until_its_task_moves() -> None:
     for event in (problem, problem, silent, silent, moved, problem):
         once(event)
     assert heard == [problem, silent, silent, moved, problem]
-
-
-class Busy:
-    """An engine whose rounds lose races against somebody's verbs."""
-
-    def __init__(self, races: int) -> None:
-        self.races = races
-
-    def tick(self) -> bool:
-        self.races -= 1
-        if self.races >= 0:
-            raise StateMoved("task", "a", "ready", "active", ["blocked"])
-        return True
-
-
-def test_lost_races_are_looked_at_again_but_not_for_ever() -> None:
-    few: Any = Busy(watch.RACES_IN_A_ROW - 1)
-    one = watch.Watch(few, changed=bool, moved=lambda: None)
-    assert [one._round() for _ in range(watch.RACES_IN_A_ROW)] == [False] * 4 + [True]
-    many: Any = Busy(watch.RACES_IN_A_ROW)
-    one = watch.Watch(many, changed=bool, moved=lambda: None)
-    assert [one._round() for _ in range(watch.RACES_IN_A_ROW - 1)] == [False] * 4
-    with pytest.raises(StateMoved):
-        one._round()
 
 
 def test_wrong_input(tmp_path: Path) -> None:
