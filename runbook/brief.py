@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from state import Attempt, Event, Task, TaskKind, TaskState
+from state import Attempt, Event, Note, Task, TaskKind, TaskState
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from runbook.views import View
 
 LAST_EVENTS = 8
+LAST_NOTES = 5
+EDITED = "runbook.yaml was edited since: see `runbook plan`, take it over with `runbook init`."
 LONGEST = 160
 
 
@@ -34,6 +36,7 @@ def render_brief(view: View, events: Iterable[Event] = (), *, titled: bool = Tru
         f"At revision {snapshot.revision}: {said}.",
         "",
         f"**Next safe action:** {_next(view)}",
+        *(("", f"**{EDITED}**") if view.edited else ()),
     ]
     lines += _section("Running", [_running_line(view, t) for t in tasks if t.state in RUNNING])
     lines += _section("Do not touch", _hands_off(view, tasks))
@@ -41,7 +44,7 @@ def render_brief(view: View, events: Iterable[Event] = (), *, titled: bool = Tru
     lines += _section(
         "Failed or stale",
         [
-            f"`{task.id}` {task.state}: {quoted(task.reason)}"
+            f"`{task.id}` {task.state}: {quoted(task.reason)}; look: `runbook logs {task.id}`"
             for task in tasks
             if task.state in (TaskState.FAILED, TaskState.STALE)
         ],
@@ -49,14 +52,9 @@ def render_brief(view: View, events: Iterable[Event] = (), *, titled: bool = Tru
     lines += _section(
         "Last results", [_result_line(t) for t in tasks if t.out and _numbers(t)][-6:]
     )
-    lines += _section(
-        "Decisions",
-        [
-            f"{note.at} {note.actor}: {one_line(note.text)}"
-            for note in snapshot.notes
-            if note.decision
-        ],
-    )
+    lines += _section("Decisions", [_note_line(n) for n in snapshot.notes if n.decision])
+    notes = [_note_line(note) for note in snapshot.notes if not note.decision]
+    lines += _section("Notes", notes[-LAST_NOTES:])
     recent = [event for event in events if _worth_telling(event)][-LAST_EVENTS:]
     lines += _section("Recently", [_event_line(event) for event in recent])
     return "\n".join(lines) + "\n"
@@ -117,6 +115,11 @@ def _result_line(task: Task) -> str:
     shown = ", ".join(f"{key} {value:g}" for key, value in list(_numbers(task).items())[:6])
     kind = " (service)" if task.kind is TaskKind.SERVICE else ""
     return f"`{task.id}`{kind}: {shown}"
+
+
+def _note_line(note: Note) -> str:
+    about = f" on `{note.task}`" if note.task else ""
+    return f"{note.at} {note.actor}{about}: {one_line(note.text)}"
 
 
 def _worth_telling(event: Event) -> bool:

@@ -5,6 +5,7 @@ This is what keeps `runbook status` quick; everything that acts is in `runbook.s
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
 from runbook.advice import next_action
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ENGINE = "engine"
 """The resource that whoever advances the graph holds."""
+FILE_DIGEST = "file_sha256"
+"""Where the digest of the runbook file that was taken over is kept."""
 BRIEF_EVENTS = 200
 """How far back the brief looks for what happened lately."""
 
@@ -75,8 +78,18 @@ class Reader:
             snapshot=snapshot,
             next=next_action(snapshot, engine=engine),
             live=read_live(self.workspace),
+            edited=self.is_edited(snapshot),
             engine=engine,
         )
+
+    def is_edited(self, snapshot: Snapshot) -> bool:
+        """Whether runbook.yaml was edited since the graph took it over."""
+        try:
+            text = self.workspace.runbook_file.read_bytes()
+        except OSError:
+            return False
+        known = snapshot.meta.extra.get(FILE_DIGEST)
+        return known is not None and sha256(text).hexdigest() != known
 
     def engine_holder(self, snapshot: Snapshot) -> str | None:
         """Who advances the graph now, by proof of a held lock; None when nobody does."""

@@ -48,6 +48,11 @@ def line(text: str = "") -> None:
     print(text, flush=True)
 
 
+def text(value: str) -> None:
+    """Text that has its own line ends."""
+    print(value, end="", flush=True)
+
+
 def error(message: str, hint: str) -> None:
     """What went wrong and the next step, on stderr."""
     print(f"runbook: {message}", file=sys.stderr)

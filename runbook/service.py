@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from remote import HostKeyUnknown, Unreachable
@@ -18,7 +19,7 @@ from runbook.engine.stopping import live_attempt, stop_attempt
 from runbook.engine.watch import Once, Watch
 from runbook.engine.world import World
 from runbook.errors import CannotStart, Exit, RunbookError
-from runbook.reader import BRIEF_EVENTS, ENGINE, Reader
+from runbook.reader import BRIEF_EVENTS, ENGINE, FILE_DIGEST, Reader
 from runbook.workspace import Workspace, default_actor
 from state import (
     AttemptState,
@@ -100,6 +101,7 @@ class Service(Reader):
                 goal=runbook.goal,
                 tasks=runbook.task_defs(),
             )
+            tx.set_meta(FILE_DIGEST, sha256(runbook.text.encode()).hexdigest())
             tx.set_meta("phases", json.dumps(dict(runbook.phases)))
             tx.set_meta("params", json.dumps(dict(runbook.params), sort_keys=True))
             tx.set_meta("roles", json.dumps(dict(runbook.hosts)))
@@ -361,6 +363,21 @@ class Service(Reader):
                 found[task.id] = self._verify_one(snapshot, task)
         self.write_progress()
         return found
+
+    def redo(self, task_ids: Collection[str] = ()) -> tuple[str, ...]:
+        """Makes stale tasks (these, or all) ready to run again; their names."""
+        stale = {TaskState.STALE}
+        with self._write() as tx:
+            names = tuple(
+                task.id
+                for task in tx.tasks()
+                if task.state in stale and (not task_ids or task.id in task_ids)
+            )
+            for name in names:
+                reason = "its results are no longer what they were"
+                tx.move_task(name, TaskState.READY, expect=stale, reason=reason)
+        self.write_progress()
+        return names
 
     def note(self, text: str, *, task: str | None = None, decision: bool = False) -> Note:
         """Keeps a person's words, on a task or on the run."""

@@ -43,6 +43,8 @@ class View:
     next: NextAction
     live: Mapping[str, Live] = field(default_factory=dict)
     """By task id, for attempts that run."""
+    edited: bool = False
+    """runbook.yaml is not what the graph was made from: `runbook init` takes it over."""
     engine: str | None = None
     """Who advances the graph right now; None when nobody does."""
 

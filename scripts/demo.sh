@@ -6,7 +6,9 @@ export PATH="$ENVS/operator/bin:$PATH"
 
 set -- -p "envs=$ENVS" -p "engine=$ENGINE"
 [ -z "${TORCH_INDEX:-}" ] || set -- "$@" -p "torch_index=$TORCH_INDEX"
-runbook init demo --dir demo "$@"
+source=demo
+[ ! -e demo/runbook.yaml ] || source=
+runbook init $source --dir demo "$@"
 runbook -w demo host list | grep -q '^box ' || runbook -w demo host bind box local
 runbook -w demo verify --redo >/dev/null
 runbook -w demo retry --all-failed >/dev/null

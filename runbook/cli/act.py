@@ -19,7 +19,7 @@ from runbook.service import Service, ignore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runbook.views import RunResult
+    from runbook.views import NextAction, RunResult
     from state import Task
 
 OUTCOMES = {
@@ -62,14 +62,14 @@ def run_command(
                 stop_event=stop_event,
                 listen=ignore if as_json else Follow(),
             )
-            revision = service.store.revision()
+            view = service.view()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if as_json:
-        answer("run", revision, {"result": result})
+        answer("run", view.snapshot.revision, {"result": result})
     else:
-        say(result)
+        say(result, view.next)
     sys.exit(OUTCOMES[result.outcome])
 
 
@@ -84,14 +84,14 @@ def leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
     return {n: signal.signal(n, leave) for n in numbers}  # type: ignore[misc]
 
 
-def say(result: RunResult) -> None:
+def say(result: RunResult, following: NextAction) -> None:
+    """How it ended, and what comes next."""
     report.line()
     word = {"done": "Done", "interrupted": "Left"}.get(result.outcome, "Stopped")
-    report.line(f"{word}: {report.clean(result.reason)}.")
-    if result.outcome == "interrupted":
-        report.line("Go on with `runbook run`; look with `runbook status`.")
-    elif result.outcome != "done":
-        report.line("Next: `runbook next`.")
+    reason = report.clean(result.reason)
+    report.line(f"{word}: {reason}{'' if reason.endswith(('.', '?', '!')) else '.'}")
+    if result.outcome != "done":
+        report.line(f"Next: {following.command}  # {report.clean(following.reason)}")
 
 
 @click.command("wait")
@@ -221,7 +221,7 @@ def skip_command(
 
 @click.command("verify")
 @click.argument("tasks", nargs=-1)
-@click.option("--redo", is_flag=True, help="Make what no longer holds ready to run again.")
+@click.option("--redo", is_flag=True, help="Make what is stale ready to run again.")
 @json_option
 @click.pass_obj
 def verify_command(workspace: Path, tasks: tuple[str, ...], redo: bool, as_json: bool) -> None:
@@ -232,15 +232,16 @@ def verify_command(workspace: Path, tasks: tuple[str, ...], redo: bool, as_json:
     with Service.open(workspace) as service:
         found = service.verify(tasks)
         bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
-        for name in bad if redo else ():
-            service.retry(name, reason="its results are no longer there")
+        again = service.redo(tasks) if redo else ()
         revision = service.store.revision()
     if as_json:
         answer("verify", revision, {"tasks": found})
     else:
         rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
         report.table(rows)
-        report.line(f"{len(rows)} checks of {len(found)} tasks; {len(bad)} no longer hold.")
+        report.line(f"{len(rows)} checks of {len(found)} done tasks; not held: {len(bad)}.")
+        if again:
+            report.line(f"ready again: {', '.join(again)}")
     sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)
 
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import threading
+from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
 LONGEST_VALUE = 60
+CONTEXT = 15
 
 
 @click.command("doctor")
@@ -138,12 +140,21 @@ def _section(title: str, rows: Iterable[str]) -> None:
 
 
 def _field(change: FieldChange) -> str:
-    return f"{change.field}: {_short(change.before)} -> {_short(change.after)}"
+    before, after = _text(change.before), _text(change.after)
+    # What they share at their beginnings would hide what differs.
+    at = max(0, len(commonpath([before, after])) - CONTEXT)
+    return f"{change.field}: {_short(before, at)} -> {_short(after, at)}"
 
 
-def _short(value: Any) -> str:
-    text = report.clean(json.dumps(value, ensure_ascii=False))
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+def _text(value: Any) -> str:
+    return report.clean(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str, at: int) -> str:
+    if len(text) <= LONGEST_VALUE:
+        return text
+    cut = text[at : at + LONGEST_VALUE - 3]
+    return ("..." if at else "") + cut + ("..." if at + len(cut) < len(text) else "")
 
 
 @click.command("watch")
@@ -168,12 +179,12 @@ def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_
                 stop_event=stop_event,
                 listen=ignore if as_json else Follow(),
             )
-            revision = service.store.revision()
+            view = service.view()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if as_json:
-        answer("watch", revision, {"result": result})
+        answer("watch", view.snapshot.revision, {"result": result})
     else:
-        act.say(result)
+        act.say(result, view.next)
     sys.exit(act.OUTCOMES[result.outcome])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
+from runbook.brief import EDITED
 from runbook.cli.common import answer, json_option, plain
 from runbook.reader import Reader
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from runbook.views import View
     from state import Snapshot, Task
+
+
+ERR_LINES = 15
 
 
 @click.command("status")
@@ -55,6 +59,8 @@ def next_command(workspace: Path, as_json: bool) -> None:
     if view.next.command:
         report.line(view.next.command)
     report.line(f"# {report.clean(view.next.reason)}")
+    if view.edited:
+        report.line(f"# {EDITED}")
 
 
 @click.command("brief")
@@ -76,36 +82,49 @@ def brief_command(workspace: Path, as_json: bool) -> None:
 @click.command("logs")
 @click.argument("task")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing while the task runs.")
-@click.option("--err", "stream", flag_value="err", help="The error stream.")
-@click.option("--out", "stream", flag_value="out", default=True, help="The output stream.")
+@click.option("--err", "stream", flag_value="err", help="Only the error stream.")
+@click.option("--out", "stream", flag_value="out", help="Only the output.")
 @click.option("-n", "--lines", type=int, default=40, help="Last lines to print; 0 for all.")
 @click.pass_obj
-def logs_command(workspace: Path, task: str, follow: bool, stream: str, lines: int) -> None:
-    """Print a task's output, as copied from its host.
+def logs_command(workspace: Path, task: str, follow: bool, stream: str | None, lines: int) -> None:
+    """Print a task's output, as copied from its host, and the end of its errors.
 
     Example: runbook logs train -f
     """
     with Reader.open(workspace) as reader:
+        if follow:
+            _follow(reader, task, stream or "out", lines)
+            return
+        found = False
+        for name in (stream,) if stream else ("out", "err"):
+            path = reader.log_path(task, name)
+            if path is None:
+                continue
+            if name == "err" and not stream:
+                report.line("--- errors (--err for all of them) ---")
+            report.line(_tail(path.read_bytes(), lines if stream or name == "out" else ERR_LINES))
+            found = True
+        if not found:
+            report.error(f"`{task}` has written nothing yet.", "")
+
+
+def _follow(reader: Reader, task: str, stream: str, lines: int) -> None:
+    offset, first = 0, True
+    while True:
         path = reader.log_path(task, stream)
-        if path is None:
-            report.error(f"`{task}` has written nothing to its {stream} stream yet.", "")
-            if not follow:
-                return
-        offset = 0
-        if path is not None:
-            data = path.read_bytes()
-            offset = len(data)
-            report.line(_tail(data, lines))
-        while follow and reader.engine_holder(reader.snapshot()):
-            path = reader.log_path(task, stream)
-            if path is not None and path.stat().st_size > offset:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    data = file.read()
-                offset += len(data)
-                sys.stdout.write(_safe(data))
-                sys.stdout.flush()
-            time.sleep(0.5)
+        if path is not None and path.stat().st_size > offset:
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            offset += len(data)
+            if first:
+                report.line(_tail(data, lines))
+            else:
+                report.text(_safe(data))
+            first = False
+        if not reader.engine_holder(reader.snapshot()):
+            return
+        time.sleep(0.5)
 
 
 @click.command("results")
@@ -156,6 +175,7 @@ def _graph_data(view: View) -> dict[str, Any]:
         "title": view.snapshot.meta.title,
         "next": plain(view.next),
         "engine": view.engine,
+        "edited": view.edited,
         "tasks": [_task_row(view, task) for task in view.snapshot.tasks],
         "hosts": [plain(host) for host in view.snapshot.hosts],
     }
@@ -201,6 +221,8 @@ def _print_graph(view: View) -> None:
         said = _beside(view, task)
         word = report.painted(f"{report.state_word(task.state.value):<11}", task.state.value)
         report.line(f"  {task.id:<{width}}  {word}  {said}".rstrip())
+    if view.edited:
+        report.line(f"\n{EDITED}")
     report.line(f"\nNext: {view.next.command or 'nothing'}  # {report.clean(view.next.reason)}")
 
 

@@ -6,14 +6,15 @@ import json
 import os
 import re
 import shutil
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook import report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from runbook.reader import Reader
     from state import Snapshot, Task
@@ -52,7 +53,8 @@ def print_results(reader: Reader, snapshot: Snapshot) -> None:
         if task.step == "eval" and "macro" in task.out:
             report.line("\n" + headline(task.out))
     report.line(f"\nThe story:     {_short(reader.workspace.progress_file)}")
-    report.line(f"Open the TUI:  runbook -w {_short(reader.workspace.root)} tui")
+    program = _short(Path(sys.argv[0])) if sys.argv[0].endswith("/runbook") else "runbook"
+    report.line(f"Open the TUI:  {program} -w {_short(reader.workspace.root)} tui")
 
 
 def took(snapshot: Snapshot, task: Task) -> float | None:
@@ -109,6 +111,8 @@ def headline(out: Mapping[str, Any]) -> str:
             f"; gain over untrained {out['gain']:+.2f} "
             f"(95 % interval {out['gain_low']:+.2f} to {out['gain_high']:+.2f})"
         )
+    if "speedup" in out:
+        said += f"; speed {out['speedup']:.2f}x of plain decoding here"
     return f"{said}; lossless: {out['lossless']}."
 
 

@@ -44,7 +44,8 @@ def init_command(
     target = Workspace((folder or workspace).absolute())
     text = _source_text(source, target)
     given = given_params(params)
-    _check_first(text, source or str(target.runbook_file), given)
+    exists = target.runbook_file.exists()
+    _check_first(text, str(target.runbook_file) if exists or not source else source, given)
     target.root.mkdir(parents=True, exist_ok=True)
     if not target.runbook_file.exists():
         target.runbook_file.write_text(text, encoding="utf-8")
@@ -54,6 +55,7 @@ def init_command(
         write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
         bound = {host.role for host in service.snapshot().hosts}
         revision = service.store.revision()
+        following = service.view().next
     if as_json:
         answer("init", revision, {"workspace": str(target.root), "tasks": len(runbook.tasks)})
         return
@@ -61,18 +63,29 @@ def init_command(
     missing = [role for role in runbook.hosts if role not in bound]
     for role in missing:
         report.line(f"Bind a machine to `{role}`: runbook host bind {role} local")
-    if not missing:
-        report.line("Next: runbook run")
+    if not missing and following.command:
+        report.line(f"Next: {following.command}  # {report.clean(following.reason)}")
 
 
 def _source_text(source: str | None, target: Workspace) -> str:
-    if target.runbook_file.exists():
-        return target.runbook_file.read_text(encoding="utf-8")
-    if source is None:
+    """The runbook to load: the workspace's own where there is one, else SOURCE."""
+    if not target.runbook_file.exists():
+        if source is None:
+            hint = f"Bundled runbooks: {', '.join(bundled())}. Try `runbook init demo --dir demo`."
+            raise RunbookError(
+                f"There is no {RUNBOOK_FILE} in {target.root} and no SOURCE was given.", hint=hint
+            )
+        return _read_source(source)
+    own = target.runbook_file.read_text(encoding="utf-8")
+    if source is not None and _read_source(source) != own:
         raise RunbookError(
-            f"There is no {RUNBOOK_FILE} in {target.root} and no SOURCE was given.",
-            hint=f"Bundled runbooks: {', '.join(bundled())}. Try `runbook init demo --dir demo`.",
+            f"{target.root} has another {RUNBOOK_FILE} already; {source} was not used.",
+            hint=f"Take over edits of it with `runbook init --dir {target.root}`.",
         )
+    return own
+
+
+def _read_source(source: str) -> str:
     path = Path(source)
     if path.is_file():
         return path.read_text(encoding="utf-8")

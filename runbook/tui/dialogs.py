@@ -36,7 +36,7 @@ class ConfirmScreen(ModalScreen[bool]):
             yield Static(fmt.text(self._body), id="dialog-body")
             with Horizontal(id="dialog-buttons"):
                 yield Button(Text(f"y  {self._yes}"), id="yes", compact=True)
-                yield Button(Text("n  Leave it"), id="no", compact=True)
+                yield Button(Text("n  No"), id="no", compact=True)
 
     def on_mount(self) -> None:
         """Enter must be harmless."""

@@ -86,7 +86,9 @@ tasks:
 
 
 def test_logs_next_brief_and_results_tell_of_a_failure(ran: Path) -> None:
-    assert cli(ran, "logs", "hello").stdout == "hello\n"
+    assert cli(ran, "logs", "hello", "--out").stdout == "hello\n"
+    both = cli(ran, "logs", "hello").stdout.splitlines()
+    assert (both[0], both[-1]) == ("hello", "oops")
     assert cli(ran, "logs", "hello", "--err").stdout == "oops\n"
     following = cli(ran, "next")
     assert following.stdout.splitlines()[0] == "runbook retry bad"
@@ -233,3 +235,22 @@ def test_a_torn_last_progress_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     path.write_bytes(b'{"done": 1, "metrics": {"loss": 2.5}}\n{"done": 2, "metr')
     assert loss_points(path) == [(1.0, 2.5)]
+
+
+def test_an_edited_file_is_told_until_it_is_taken_over(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    path = tmp_path / "runbook.yaml"
+    assert "was edited" not in cli(tmp_path, "status").stdout
+    path.write_text(path.read_text().replace("echo hello", "echo HELLO"))
+    assert "was edited" in cli(tmp_path, "status").stdout
+    assert "was edited" in cli(tmp_path, "next").stdout
+    assert "was edited" in cli(tmp_path, "brief").stdout
+    assert cli(tmp_path, "init", "--dir", str(tmp_path)).returncode == 0
+    assert "was edited" not in cli(tmp_path, "status").stdout
+
+
+def test_init_does_not_pretend_to_use_another_source(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    result = cli(tmp_path, "init", "demo", "--dir", str(tmp_path))
+    assert result.returncode == 2
+    assert "demo was not used" in result.stderr
