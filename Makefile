@@ -49,5 +49,5 @@ serve: python  ## the environment of SGLang on a CPU
 system:  ## Debian packages that the tests need
 	@sh scripts/system_packages.sh
 
-clean:  ## remove environments and the demo's workspace
-	rm -rf .envs demo
+clean:  ## remove environments, the demo's workspace and its model in shared memory
+	rm -rf .envs demo /dev/shm/runbook-demo

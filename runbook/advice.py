@@ -17,8 +17,11 @@ def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
             return action
     if all(task.state in (TaskState.DONE, TaskState.SKIPPED) for task in tasks):
         return NextAction(verb="nothing", task=None, command="", reason="every task is done")
-    waiting = next(task for task in tasks if task.state is TaskState.BLOCKED)
-    return _on(waiting, "status", f"{waiting.id} {waiting.reason}")
+    for task in tasks:
+        if task.state is TaskState.BLOCKED:
+            return _on(task, "status", f"{task.id} {task.reason}")
+    left = next(task for task in tasks if task.state not in (TaskState.DONE, TaskState.SKIPPED))
+    return _on(left, "stop", f"{left.id} is {left.state} and nothing else is left to do")
 
 
 def _on(task: Task, verb: str, reason: str, command: str = "") -> NextAction:

@@ -124,12 +124,7 @@ class Service(Reader):
             RunbookError: the runbook has no such role.
             RemoteError: the machine does not answer, or its key is not trusted.
         """
-        roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
-        if role not in roles:
-            raise RunbookError(
-                f"The runbook has no host role `{role}`.",
-                hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
-            )
+        self._require_role(role)
         try:
             binding, epoch, facts = self._meet(binding)
         except HostKeyUnknown as error:
@@ -143,6 +138,14 @@ class Service(Reader):
         self.write_progress()
         return facts
 
+    def _require_role(self, role: str) -> None:
+        roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
+        if role not in roles:
+            raise RunbookError(
+                f"The runbook has no host role `{role}`.",
+                hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
+            )
+
     def _meet(self, binding: HostBinding) -> tuple[HostBinding, str, Mapping[str, Any]]:
         host = self._hosts.meet(binding)
         try:
@@ -153,6 +156,7 @@ class Service(Reader):
 
     def probe(self, role: str) -> Mapping[str, Any]:
         """Asks the host for its facts and records them."""
+        self._require_role(role)
         snapshot = self.snapshot()
         host = self._hosts.of_role(snapshot, role)
         facts = host.facts()

@@ -19,19 +19,16 @@ LOOK_EVERY_S = 2.0
 SLOW_CHECKS = frozenset({"http_generate"})
 """Asked only once everything cheaper has passed."""
 
-_first_seen: dict[str, float] = {}
-_next_look: dict[str, float] = {}
-
 
 def look(world: World, task: Task, attempt: Attempt, host: Host) -> None:
     """Takes a starting service to `serving` once all its checks pass, or fails it in time."""
     if task.state is not TaskState.STARTING:
         return
     now = time.monotonic()
-    started = _first_seen.setdefault(attempt.id, now)
-    if now < _next_look.get(attempt.id, 0.0):
+    started = world.starting_since.setdefault(attempt.id, now)
+    if now < world.next_look.get(attempt.id, 0.0):
         return
-    _next_look[attempt.id] = now + LOOK_EVERY_S
+    world.next_look[attempt.id] = now + LOOK_EVERY_S
     waiting_for = ask(world, task, attempt, host)
     if waiting_for is None:
         return

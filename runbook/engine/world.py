@@ -31,6 +31,10 @@ class World:
     live: dict[str, Live] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Tasks that could not be started in this run, and why: not tried again in a loop."""
+    starting_since: dict[str, float] = field(default_factory=dict)
+    """When this engine first saw a service start (its own monotonic clock), by attempt."""
+    next_look: dict[str, float] = field(default_factory=dict)
+    """When a starting service is asked again."""
 
     def emit(self, event: EngineEvent) -> None:
         """Tells the listener."""
