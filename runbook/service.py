@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from remote import HostKeyUnknown, Unreachable
-from runbook.engine.finish import check_name, record_checks
+from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
 from runbook.engine.hosts import Hosts
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.runner import Engine, needed_for
@@ -470,7 +470,7 @@ class Service(Reader):
         checks = list(attempt.detail.get("done_when") or []) if attempt else []
         host = self._hosts.of_role(snapshot, task.role or "")
         epoch = see_host(self._world(), snapshot, task.role, host)
-        results = host.check(checks) if checks else []
+        results = host.check(checks, timeout=CHECK_LIMIT_S) if checks else []
         rows = [
             {"check": check_name(c), "verdict": r.verdict, "evidence": dict(r.evidence)}
             for c, r in zip(checks, results, strict=True)

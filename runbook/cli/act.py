@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -17,8 +17,10 @@ from runbook.errors import Exit, RunbookError
 from runbook.service import Service, ignore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from runbook.engine.events import Listener
     from runbook.views import NextAction, RunResult
     from state import Task
 
@@ -52,22 +54,37 @@ def run_command(
 
     Example: runbook run --until tokenize
     """
+    advance(
+        workspace,
+        "run",
+        lambda service, stop, listen: service.run(
+            until=until, only=tasks, stop_event=stop, listen=listen
+        ),
+        expect_rev=expect_rev,
+        as_json=as_json,
+    )
+
+
+def advance(
+    workspace: Path,
+    verb: str,
+    engine: Callable[[Service, threading.Event, Listener], RunResult],
+    *,
+    expect_rev: int | None,
+    as_json: bool,
+) -> NoReturn:
+    """Runs an engine in this terminal until it ends or is asked to leave; then the process."""
     stop_event = threading.Event()
     previous = leave_softly(stop_event)
     try:
         with Service.open(workspace, expect_rev=expect_rev) as service:
-            result = service.run(
-                until=until,
-                only=tasks,
-                stop_event=stop_event,
-                listen=ignore if as_json else Follow(),
-            )
+            result = engine(service, stop_event, ignore if as_json else Follow())
             view = service.view()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if as_json:
-        answer("run", view.snapshot.revision, {"result": result})
+        answer(verb, view.snapshot.revision, {"result": result})
     else:
         say(result, view.next)
     sys.exit(OUTCOMES[result.outcome])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import sys
-import threading
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +14,8 @@ import click
 from runbook import report
 from runbook.cli import act, setup
 from runbook.cli.common import answer, expect_option, json_option, plain
-from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
 from runbook.reader import Reader
-from runbook.service import Service, ignore
 from runbook.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -170,21 +166,12 @@ def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_
 
     Example: runbook watch --until-done
     """
-    stop_event = threading.Event()
-    previous = act.leave_softly(stop_event)
-    try:
-        with Service.open(workspace, expect_rev=expect_rev) as service:
-            result = service.watch(
-                until_done=until_done,
-                stop_event=stop_event,
-                listen=ignore if as_json else Follow(),
-            )
-            view = service.view()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    if as_json:
-        answer("watch", view.snapshot.revision, {"result": result})
-    else:
-        act.say(result, view.next)
-    sys.exit(act.OUTCOMES[result.outcome])
+    act.advance(
+        workspace,
+        "watch",
+        lambda service, stop, listen: service.watch(
+            until_done=until_done, stop_event=stop, listen=listen
+        ),
+        expect_rev=expect_rev,
+        as_json=as_json,
+    )

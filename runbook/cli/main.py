@@ -7,7 +7,6 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -134,9 +133,3 @@ def _dump(error: Exception) -> str:
     ) as file:
         file.write(text)
     return file.name
-
-
-def command_line(obj: Any) -> Path:
-    """The workspace option as commands get it."""
-    assert isinstance(obj, Path)
-    return obj

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from runbook.engine.world import World
     from state import Purpose, Tx
 
+CHECK_TRIES = 3
+"""How often checks are asked while one of them has no answer, such as on a slow disk."""
+CHECK_LIMIT_S = 900.0
+"""For all checks of a task together: a manifest of a large model is read whole."""
 NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
 """Unchanged, these end the same way; a person looks first."""
 
@@ -43,11 +47,47 @@ def finish(
     checks = attempt.detail.get("done_when") or []
     results: Sequence[CheckResult] = ()
     if cls is FailureClass.OK and checks and host is not None:
-        results = host.check(checks, attempt=attempt.id)
-        failed = _first_failed(checks, results)
+        results = ask(host, checks, attempt)
+        failed = _first(checks, results, "fail")
         if failed:
             cls, reason = FailureClass.CHECK_FAILED, failed
+        elif unknown := _first(checks, results, "unknown"):
+            undecided(world, task, attempt, unknown, checks, results)
+            return
     conclude(world, task, attempt, cls, reason, out, checks, results)
+
+
+def ask(host: Host, checks: Sequence[Mapping[str, Any]], attempt: Attempt) -> Sequence[CheckResult]:
+    """Runs the checks; again while one could not be answered and none has failed."""
+    results: Sequence[CheckResult] = ()
+    for _ in range(CHECK_TRIES):
+        results = host.check(checks, attempt=attempt.id, timeout=CHECK_LIMIT_S)
+        verdicts = {result.verdict for result in results}
+        if "fail" in verdicts or "unknown" not in verdicts:
+            break
+    return results
+
+
+def undecided(
+    world: World,
+    task: Task,
+    attempt: Attempt,
+    reason: str,
+    checks: Sequence[Mapping[str, Any]],
+    results: Sequence[CheckResult],
+) -> None:
+    """Nobody can tell whether it is done: that is no failure, and a person decides."""
+    with world.store.write(lease=world.lease) as tx:
+        asked = zip(checks, results, strict=True)
+        record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
+        tx.move_attempt(
+            attempt.id,
+            AttemptState.LOST,
+            expect={AttemptState.COLLECTING},
+            cls=FailureClass.LOST_EVIDENCE_GONE,
+        )
+        tx.move_task(task.id, TaskState.ATTENTION, expect={task.state}, reason=reason)
+    world.announce(task, TaskState.ATTENTION, reason, attempt)
 
 
 def collecting(
@@ -87,8 +127,14 @@ def conclude(
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
-        for item in attempt_artifacts(tx_evidence(attempt, out)):
-            tx.record_artifact(task.id, attempt=attempt.id, **item)
+        for row in attempt.evidence.get("artifacts", ()):
+            tx.record_artifact(
+                task.id,
+                attempt=attempt.id,
+                uri=str(row["uri"]),
+                size=int(row["size"]),
+                sha256=str(row["sha256"]),
+            )
         if ok:
             tx.set_out(task.id, {**attempt.detail.get("out", {}), **out})
         tx.move_attempt(
@@ -139,19 +185,6 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     return f"retry {attempt.number} of {allowed} after {cls.value}"
 
 
-def tx_evidence(attempt: Attempt, out: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where a step leaves the artifacts it made: in its evidence, or in its results."""
-    return {"artifacts": attempt.evidence.get("artifacts") or out.get("artifacts") or ()}
-
-
-def attempt_artifacts(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The artifacts of an attempt as the store takes them."""
-    return [
-        {"uri": str(row["uri"]), "size": int(row["size"]), "sha256": str(row["sha256"])}
-        for row in evidence["artifacts"]
-    ]
-
-
 def check_name(check: Mapping[str, Any]) -> str:
     """A check in a few words: its kind and what it looks at."""
     ((kind, args),) = check.items()
@@ -161,11 +194,12 @@ def check_name(check: Mapping[str, Any]) -> str:
     return " ".join([kind, *about[:2]])
 
 
-def _first_failed(
-    checks: Sequence[Mapping[str, Any]], results: Sequence[CheckResult]
+def _first(
+    checks: Sequence[Mapping[str, Any]], results: Sequence[CheckResult], verdict: str
 ) -> str | None:
+    """The first check with this verdict, and what was found."""
     for check, result in zip(checks, results, strict=True):
-        if result.verdict != "pass":
+        if result.verdict == verdict:
             found = result.evidence.get("message") or result.evidence.get("found") or ""
             said = f": {found}" if found else f": {dict(result.evidence)}"
             return f"check {result.verdict}: {check_name(check)}{said}"

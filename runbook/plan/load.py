@@ -264,6 +264,18 @@ class _Loading:
             self.document.problem(
                 (*at, "ready_when"), f"`{task.step}` is no service: use done_when", key=True
             )
+        if task.done_when and step.kind == "service":
+            self.document.problem(
+                (*at, "done_when"), "a service is done when it is stopped: use ready_when", key=True
+            )
+        elif task.done_when and step.kind == "manual":
+            self.document.problem(
+                (*at, "done_when"),
+                "a manual task is done when a person says so: put checks on a task after it",
+                key=True,
+            )
+        elif task.done_when and task.host is None and not self._default_host():
+            self.document.problem((*at, "done_when"), "checks run on a host: name one", key=True)
         args = validated(step.Args, task.with_, self.document, (*at, "with"))
         if args is None:
             return

@@ -210,7 +210,8 @@ class RunbookApp(App[int]):
         tasks = [task for task in self.view.snapshot.tasks if not task.removed]
         if not tasks or any(task.state not in model.FINISHED for task in tasks):
             return ""
-        took = f" in {fmt.duration(self._run_seconds)}" if self._run_seconds is not None else ""
+        ran = self._run_seconds is not None and self.result is not None and self.result.started
+        took = f" in {fmt.duration(self._run_seconds)}" if ran and self._run_seconds else ""
         return f"All {len(tasks)} tasks are done{took}. q leaves."
 
     # --- saying -----------------------------------------------------------------------------

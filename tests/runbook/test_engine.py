@@ -98,6 +98,28 @@ def test_a_failed_check_fails_the_task_though_the_command_ended_well(tmp_path: P
         assert snapshot.task("after").state is TaskState.BLOCKED
 
 
+def test_a_check_without_an_answer_is_no_failure(tmp_path: Path) -> None:
+    """Nobody knows whether it is done; a person decides, and the evidence is there."""
+    tasks = """\
+  slow:
+    title: Its check takes too long, until there is a file
+    phase: one
+    step: shell
+    with: {argv: ["true"]}
+    done_when:
+      - command: {argv: [sh, -c, "test -e ${host.work}/quick || sleep 30"], timeout_s: 1}
+"""
+    with make(tmp_path, tasks) as service:
+        result = service.run()
+        assert result.outcome == "attention"
+        assert "check unknown: command" in result.reason
+        (check,) = service.snapshot().checks_of("slow")
+        assert check.verdict == "unknown"
+        (tmp_path / "work" / "quick").touch()
+        service.supersede("slow", reason="the disk is quick again")
+        assert service.run().outcome == "done"
+
+
 def test_a_failing_command_is_retried_as_often_as_its_policy_says(tmp_path: Path) -> None:
     tasks = """\
   flaky:

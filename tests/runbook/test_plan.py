@@ -226,6 +226,14 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
         ),
         ("{title: A, phase: one, step: probe, ready_when: [{process_alive: {}}]}", "no service"),
         ("{title: A, phase: one, step: manual, host: box, with: {ask: x}}", "manual task has no"),
+        (
+            "{title: A, phase: one, step: manual, with: {ask: x}, done_when: [{port: {port: 1}}]}",
+            "a manual task is done when a person says so",
+        ),
+        (
+            "{title: A, phase: one, step: serve, done_when: [{port: {port: 1}}]}",
+            "a service is done when it is stopped",
+        ),
         ("{title: A, phase: one, step: stop, with: {tasks: [a]}}", "task `a` is no service"),
         ("{title: A, phase: one, step: stop, with: {tasks: [z]}}", "9:56: unknown task `z`"),
         ("{title: A, phase: one, step: shell, with: {}}", "give exactly one of argv and sh"),
