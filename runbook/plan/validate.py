@@ -21,8 +21,8 @@ M = TypeVar("M", bound=BaseModel)
 def validated(model: type[M], data: Any, document: Document, at: At) -> M | None:
     """An instance of `model`, or None with the problems recorded.
 
-    A value that still has a reference cannot be judged yet: its findings are left out, and the
-    answer is None without a problem.
+    A value that still has a reference cannot be judged yet: what is said of the value is left out,
+    and the answer is None without a problem. Of its key all can be said.
     """
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
@@ -40,7 +40,8 @@ def validated(model: type[M], data: Any, document: Document, at: At) -> M | None
             path, value = _real_path(data, found["loc"])
             # A key that is there under a slip of the pen is not also reported as missing.
             known_slip = found["type"] == "missing" and found["loc"] in misspelt
-            if not has_reference(value) and not known_slip:
+            about_keys = found["type"] in ("extra_forbidden", "missing")
+            if (about_keys or not has_reference(value)) and not known_slip:
                 _report(model, found, value, document, at, path)
         return None
 

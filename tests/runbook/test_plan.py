@@ -227,6 +227,15 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
         ("{title: A, phase: one, step: probe, ready_when: [{process_alive: {}}]}", "no service"),
         ("{title: A, phase: one, step: manual, host: box, with: {ask: x}}", "manual task has no"),
         (
+            "{title: A, phase: one, step: shell, with: {argv: [ls], cdw: '${host.work}'}}",
+            "(did you mean cwd?)",
+        ),
+        ("{title: A, phase: one, step: probe, tilte: '${host.work}'}", "unknown key `tilte`"),
+        (
+            "{title: A, phase: one, step: fetch, with: {venv: '${host.work}/v', out: x}}",
+            "`pypi` is missing",
+        ),
+        (
             "{title: A, phase: one, step: manual, with: {ask: x}, done_when: [{port: {port: 1}}]}",
             "a manual task is done when a person says so",
         ),
