@@ -1,0 +1,120 @@
+"""What every acting verb stands on: one write, the hosts, and PROGRESS.md kept up to date."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from runbook.advice import next_action
+from runbook.brief import render_brief
+from runbook.engine.hosts import Hosts
+from runbook.engine.world import World
+from runbook.errors import RunbookError
+from runbook.reader import BRIEF_EVENTS, Reader
+from runbook.views import View
+from state.mirror import Mirrored, is_current, write_progress
+from state.progress_md import render
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from runbook.engine.events import Listener
+    from runbook.workspace import Workspace
+    from state import Snapshot, Store, Task, TaskState, Tx
+
+
+def ignore(_event: object) -> None:
+    """A listener that does not care."""
+
+
+class Service(Reader):
+    """One client of one workspace. Not shared between threads that act at the same time."""
+
+
+class Writer(Reader):
+    """A client that may write. Not shared between threads that act at the same time."""
+
+    def __init__(self, workspace: Workspace, store: Store) -> None:
+        super().__init__(workspace, store)
+        self._hosts = Hosts(workspace_id=store.snapshot().meta.workspace_id)
+
+    def close(self) -> None:
+        """Closes connections. Jobs on hosts go on."""
+        self._hosts.close()
+        super().close()
+
+    def progress_body(self, snapshot: Snapshot) -> str:
+        """The managed part of PROGRESS.md at one revision."""
+        events = self.events(after=max(0, snapshot.revision - BRIEF_EVENTS))
+        view = View(snapshot=snapshot, next=next_action(snapshot, engine=None))
+        phases = json.loads(snapshot.meta.extra.get("phases", "{}"))
+        return render(snapshot, brief=render_brief(view, events, titled=False), phases=phases)
+
+    def write_progress(self, *, force: bool = False) -> Mirrored:
+        """Brings PROGRESS.md up to date; an edit found in its managed part is kept as a note."""
+        mirrored = self._mirror(force=force)
+        # The note moved the revision, so the file is already old.
+        return self._mirror(force=force) if mirrored.edit else mirrored
+
+    def progress_is_current(self) -> bool:
+        """Whether PROGRESS.md is exactly the rendering of the newest revision."""
+        snapshot = self.snapshot()
+        body = self.progress_body(snapshot)
+        return is_current(self.workspace.progress_file, body, revision=snapshot.revision)
+
+    def _mirror(self, *, force: bool) -> Mirrored:
+        snapshot = self.snapshot()
+        return write_progress(
+            self.workspace.progress_file,
+            self.progress_body(snapshot),
+            revision=snapshot.revision,
+            base=self.workspace.private / "progress.base.md",
+            force=force,
+            record=self._keep_edit,
+        )
+
+    def _keep_edit(self, edit: str, revision: int) -> None:
+        with self.store.write() as tx:
+            tx.add_note(f"edit found in PROGRESS.md at revision {revision}:\n{edit}")
+
+    def _keep_progress(self) -> None:
+        self.write_progress()
+
+    def _compare_revision(self) -> None:
+        """Only the comparison: the engine's own writes move the revision."""
+        if self.expect_rev is not None:
+            with self._write():
+                pass
+
+    def _write(self) -> AbstractContextManager[Tx]:
+        expected, self.expect_rev = self.expect_rev, None
+        return self.store.write(expect_rev=expected)
+
+    def _world(self, listen: Listener = ignore) -> World:
+        return World(
+            workspace=self.workspace,
+            store=self.store,
+            hosts=self._hosts,
+            lease=None,
+            listen=listen,
+        )
+
+    def _decide(
+        self, task_id: str, *, to: TaskState, allowed: set[TaskState], verb: str, reason: str
+    ) -> Task:
+        task = self.snapshot().task(task_id)
+        if task.state not in allowed:
+            raise wrong_state(task, verb, allowed)
+        with self._write() as tx:
+            moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
+        self.write_progress()
+        return moved
+
+
+def wrong_state(task: Task, verb: str, allowed: set[TaskState]) -> RunbookError:
+    states = ", ".join(sorted(state.value for state in allowed))
+    return RunbookError(
+        f"Cannot {verb} `{task.id}`: it is {task.state}"
+        + (f" ({task.reason})." if task.reason else "."),
+        hint=f"That works when it is {states}.",
+    )

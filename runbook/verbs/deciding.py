@@ -1,0 +1,109 @@
+"""Verbs by which a person decides: they change the graph and touch no host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runbook.engine.start import approval_key
+from runbook.errors import RunbookError
+from runbook.verbs.base import Writer, wrong_state
+from state import Note, Task, TaskKind, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class DecisionVerbs(Writer):
+    """Retrying, skipping, approving, and keeping what was said."""
+
+    def retry(self, task_id: str, *, reason: str = "") -> Task:
+        """Makes a failed, stale, skipped or stopped task ready again, as a new attempt."""
+        return self._decide(
+            task_id,
+            to=TaskState.READY,
+            allowed={
+                TaskState.FAILED,
+                TaskState.STALE,
+                TaskState.SKIPPED,
+                *self._stopped_service(task_id),
+            },
+            verb="retry",
+            reason=reason or f"retried by {self.store.actor}",
+        )
+
+    def retry_failed(self) -> tuple[str, ...]:
+        """Makes every failed task ready again; their names."""
+        reason = f"retried by {self.store.actor}"
+        failed = {TaskState.FAILED}
+        with self._write() as tx:
+            names = tuple(task.id for task in tx.tasks() if task.state in failed)
+            for name in names:
+                tx.move_task(name, TaskState.READY, expect=failed, reason=reason)
+        self.write_progress()
+        return names
+
+    def skip(self, task_id: str, reason: str) -> Task:
+        """Leaves a task out, with a reason; what needs it may run."""
+        if not reason.strip():
+            raise RunbookError("Skipping needs a reason.", hint='Add --reason "...".')
+        return self._decide(
+            task_id,
+            to=TaskState.SKIPPED,
+            allowed={
+                TaskState.DRAFT,
+                TaskState.BLOCKED,
+                TaskState.READY,
+                TaskState.GATED,
+                TaskState.FAILED,
+                TaskState.STALE,
+                TaskState.ATTENTION,
+            },
+            verb="skip",
+            reason=f"{reason} ({self.store.actor})",
+        )
+
+    def approve(self, task_id: str, reason: str) -> Task:
+        """A person's yes to a gate, or to a task that a person does."""
+        task = self.snapshot().task(task_id)
+        if task.state is not TaskState.GATED:
+            raise wrong_state(task, "approve", {TaskState.GATED})
+        said = f"approved by {self.store.actor}" + (f": {reason}" if reason else "")
+        with self._write() as tx:
+            tx.set_meta(approval_key(task), said)
+            if task.kind is TaskKind.MANUAL:
+                tx.move_task(task_id, TaskState.VERIFYING, expect={TaskState.GATED})
+                moved = tx.move_task(
+                    task_id, TaskState.DONE, expect={TaskState.VERIFYING}, reason=said
+                )
+            else:
+                moved = tx.move_task(
+                    task_id, TaskState.READY, expect={TaskState.GATED}, reason=said
+                )
+        self.write_progress()
+        return moved
+
+    def redo(self, task_ids: Collection[str] = ()) -> tuple[str, ...]:
+        """Makes stale tasks (these, or all) ready to run again; their names."""
+        stale = {TaskState.STALE}
+        with self._write() as tx:
+            names = tuple(
+                task.id
+                for task in tx.tasks()
+                if task.state in stale and (not task_ids or task.id in task_ids)
+            )
+            for name in names:
+                reason = "its results are no longer what they were"
+                tx.move_task(name, TaskState.READY, expect=stale, reason=reason)
+        self.write_progress()
+        return names
+
+    def note(self, text: str, *, task: str | None = None, decision: bool = False) -> Note:
+        """Keeps a person's words, on a task or on the run."""
+        with self._write() as tx:
+            note = tx.add_note(text, task=task, decision=decision)
+        self.write_progress()
+        return note
+
+    def _stopped_service(self, task_id: str) -> set[TaskState]:
+        kind = self.snapshot().task(task_id).kind
+        return {TaskState.DONE} if kind is TaskKind.SERVICE else set()

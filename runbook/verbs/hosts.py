@@ -1,0 +1,74 @@
+"""Verbs on hosts: which machine stands behind a role, and what it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from remote import HostKeyUnknown
+from runbook.errors import RunbookError
+from runbook.verbs.base import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state import HostBinding
+
+
+class HostVerbs(Writer):
+    """Binding and probing."""
+
+    def bind(
+        self, role: str, binding: HostBinding, *, accept_fingerprint: str = ""
+    ) -> Mapping[str, Any]:
+        """Puts a machine behind a role and records its facts; nothing changes if it is silent.
+
+        The key that it proves to have is pinned to the role from now on.
+
+        Args:
+            accept_fingerprint: of a host key that known_hosts does not have (`SHA256:...`).
+
+        Raises:
+            RunbookError: the runbook has no such role.
+            RemoteError: the machine does not answer, or its key is not trusted.
+        """
+        self._require_role(role)
+        try:
+            binding, epoch, facts = self._meet(binding)
+        except HostKeyUnknown as error:
+            if not accept_fingerprint or error.fingerprint != accept_fingerprint:
+                raise
+            binding, epoch, facts = self._meet(replace(binding, host_key=error.key))
+        self._hosts.forget(role)
+        with self._write() as tx:
+            tx.bind_host(binding)
+            tx.seen_host(role, epoch=epoch, facts=facts)
+        self.write_progress()
+        return facts
+
+    def _require_role(self, role: str) -> None:
+        roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
+        if role not in roles:
+            raise RunbookError(
+                f"The runbook has no host role `{role}`.",
+                hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
+            )
+
+    def _meet(self, binding: HostBinding) -> tuple[HostBinding, str, Mapping[str, Any]]:
+        host = self._hosts.meet(binding)
+        try:
+            epoch, facts = host.identity().epoch, host.facts()
+            return replace(binding, host_key=host.transport.host_key or None), epoch, facts
+        finally:
+            host.close()
+
+    def probe(self, role: str) -> Mapping[str, Any]:
+        """Asks the host for its facts and records them."""
+        self._require_role(role)
+        snapshot = self.snapshot()
+        host = self._hosts.of_role(snapshot, role)
+        facts = host.facts()
+        with self._write() as tx:
+            tx.seen_host(role, epoch=host.identity().epoch, facts=facts)
+        return facts

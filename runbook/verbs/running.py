@@ -1,0 +1,153 @@
+"""Verbs that make work happen on hosts, or end it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from remote import Unreachable
+from runbook.engine.runner import Engine, needed_for
+from runbook.engine.start import CONTROL
+from runbook.engine.stopping import live_attempt, stop_attempt
+from runbook.engine.watch import Once, Watch
+from runbook.errors import Exit, RunbookError
+from runbook.reader import ENGINE
+from runbook.verbs.base import Writer, ignore, wrong_state
+from state import AttemptState, Task, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from runbook.engine.events import Listener
+    from runbook.views import RunResult
+
+
+class RunVerbs(Writer):
+    """Running, watching, stopping, giving up what was lost."""
+
+    def run(
+        self,
+        *,
+        until: str | None = None,
+        only: Collection[str] = (),
+        stop_event: threading.Event | None = None,
+        listen: Listener = ignore,
+    ) -> RunResult:
+        """Advances the graph until nothing can move. Blocks.
+
+        Args:
+            until: only what this task needs, and the task itself.
+            only: only these tasks.
+            stop_event: set it to leave; what runs on hosts goes on.
+
+        Raises:
+            LeaseHeld: somebody else advances the graph.
+        """
+        self._compare_revision()
+        snapshot = self.snapshot()
+        scope = frozenset(snapshot.task(name).id for name in only)
+        if until is not None:
+            scope |= needed_for(snapshot, [until])
+        holder = f"{self.store.actor} (pid {os.getpid()})"
+        lease = self.store.acquire(ENGINE, holder)
+        try:
+            world = replace(self._world(listen), lease=lease)
+            engine = Engine(world, scope=scope)
+            return engine.run(stop_event or threading.Event(), moved=self._keep_progress)
+        finally:
+            self.store.release(lease)
+            self.write_progress()
+
+    def watch(
+        self,
+        *,
+        until_done: bool = False,
+        stop_event: threading.Event | None = None,
+        listen: Listener = ignore,
+    ) -> RunResult:
+        """Advances the graph and stays: waits for new work, decisions, silent hosts. Blocks.
+
+        Args:
+            until_done: leave once every task is done.
+            stop_event: set it to leave; what runs on hosts goes on.
+
+        Raises:
+            LeaseHeld: somebody else advances the graph.
+        """
+        self._compare_revision()
+        lease = self.store.acquire(ENGINE, f"{self.store.actor} (watch, pid {os.getpid()})")
+        try:
+            engine = Engine(replace(self._world(Once(listen)), lease=lease))
+            watch = Watch(
+                engine, changed=self.changed, moved=self._keep_progress, until_done=until_done
+            )
+            return watch.run(stop_event or threading.Event())
+        finally:
+            self.store.release(lease)
+            self.write_progress()
+
+    def stop(self, task_id: str, *, listen: Listener = ignore) -> str:
+        """Stops a task's job and verifies it. Returns what came of it, in words.
+
+        Raises:
+            RunbookError: nothing of the task runs, or something survived (exit code 3).
+        """
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        attempt = live_attempt(snapshot, task)
+        if attempt is None or attempt.detail.get(CONTROL):
+            raise RunbookError(
+                f"Nothing of `{task_id}` runs: it is {task.state}.",
+                hint="`runbook status` shows what does.",
+            )
+        host = self._hosts.of_role(snapshot, task.role or "")
+        reason = f"stopped by {self.store.actor}"
+        try:
+            report = stop_attempt(
+                self._world(listen), task, attempt, host, then=TaskState.FAILED, reason=reason
+            )
+        except Unreachable:
+            self._hosts.failed(task.role or "")
+            raise
+        finally:
+            self.write_progress()
+        if report.state != "stopped":
+            raise RunbookError(
+                f"`{task_id}` is not fully stopped: {self.snapshot().task(task_id).reason}.",
+                hint="The survivors are named in `runbook status --json`; stop again to try again.",
+                exit_code=Exit.TASK_FAILED,
+            )
+        return f"{task_id} stopped and verified: no process of it is left"
+
+    def supersede(self, task_id: str, *, reason: str) -> Task:
+        """Gives a lost attempt up for a new one. The lost one is burned or swept first.
+
+        Raises:
+            Unreachable: its host does not answer, so nobody knows whether it still runs.
+        """
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        attempt = snapshot.latest_attempt(task_id)
+        if task.state is not TaskState.ATTENTION or attempt is None:
+            raise wrong_state(task, "supersede", {TaskState.ATTENTION})
+        if attempt.detail.get("job"):
+            host = self._hosts.of_role(snapshot, task.role or "")
+            host.burn(attempt.id)
+            job = attempt.detail["job"]
+            report = host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=job["ports"])
+            if report.state != "stopped":
+                raise RunbookError(
+                    f"`{task_id}`: something of the lost attempt still runs.",
+                    hint=f"Survivors: {[dict(row) for row in report.survivors]}.",
+                    exit_code=Exit.CONFLICT,
+                )
+        with self._write() as tx:
+            if attempt.state is AttemptState.STOP_INCOMPLETE:
+                tx.move_attempt(attempt.id, AttemptState.STOPPED, expect={attempt.state})
+            moved = tx.move_task(
+                task_id, TaskState.READY, expect={TaskState.ATTENTION}, reason=reason
+            )
+        self.write_progress()
+        return moved
