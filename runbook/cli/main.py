@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "validate": ("setup", "Check a runbook file; every problem with its line."),
     "schema": ("setup", "Print the JSON Schema of runbook files, for editors."),
     "plan": ("care", "Show what an edited runbook file would change."),
-    "host": ("setup", "Bind machines to host roles, and look at them."),
+    "host": ("hosts", "Bind machines to host roles; look at them; reach them."),
     "status": ("read", "Show the graph: what is done, what runs, what waits."),
     "next": ("read", "Print the next safe action and why."),
     "brief": ("read", "Print the hand-off text for whoever takes over."),
