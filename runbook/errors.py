@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from remote import HostFenceHeld, HostKeyUnknown, RemoteError, Unreachable
-from state import LeaseHeld, LeaseLost, RevisionMoved, StateError
+from state import ClaimHeld, LeaseHeld, LeaseLost, RevisionMoved, StateError
 
 
 class Exit(IntEnum):
@@ -64,7 +64,7 @@ def explain(error: Exception) -> Explained | None:
     """The text, next step and exit code of a known error; None for a bug of ours."""
     if isinstance(error, RunbookError):
         return Explained(message=error.message, hint=error.hint, exit_code=error.exit_code)
-    if isinstance(error, RevisionMoved | LeaseHeld | LeaseLost | HostFenceHeld):
+    if isinstance(error, RevisionMoved | ClaimHeld | LeaseHeld | LeaseLost | HostFenceHeld):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
     if isinstance(error, Unreachable):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.UNKNOWN)

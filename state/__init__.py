@@ -7,6 +7,7 @@ tool is loaded only when there is something to migrate.
 from __future__ import annotations
 
 from state.errors import (
+    ClaimHeld,
     DatabaseBusy,
     DatabaseUnusable,
     IllegalTransition,
@@ -30,6 +31,8 @@ from state.model import (
     Attempt,
     AttemptState,
     CheckRun,
+    Claim,
+    Document,
     Event,
     FailureClass,
     HostBinding,
@@ -39,6 +42,7 @@ from state.model import (
     Need,
     Note,
     Purpose,
+    SecretRef,
     Snapshot,
     Task,
     TaskDef,
@@ -61,6 +65,8 @@ __all__ = [
     "Attempt",
     "AttemptState",
     "CheckRun",
+    "Claim",
+    "Document",
     "Event",
     "FailureClass",
     "HostBinding",
@@ -70,6 +76,7 @@ __all__ = [
     "Need",
     "Note",
     "Purpose",
+    "SecretRef",
     "Snapshot",
     "Task",
     "TaskDef",
@@ -77,6 +84,7 @@ __all__ = [
     "TaskState",
     "Verdict",
     # refusals
+    "ClaimHeld",
     "DatabaseBusy",
     "DatabaseUnusable",
     "IllegalTransition",

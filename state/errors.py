@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state.model import Event
+    from state.model import Claim, Event
 
 
 class StateError(Exception):
@@ -133,6 +133,20 @@ class LeaseHeld(StateError):
         self.resource = resource
         self.holder = holder
         self.since = since
+
+
+class ClaimHeld(StateError):
+    """Somebody claimed this task, or the whole run."""
+
+    def __init__(self, claim: Claim) -> None:
+        what = "The whole run" if claim.subject == "run" else f"Task {claim.subject}"
+        why = f" ({claim.reason})" if claim.reason else ""
+        super().__init__(
+            f"{what} is claimed by {claim.holder} since {claim.at}{why}.",
+            f"Ask them to `runbook release {claim.subject}`; a person who knows that they are gone "
+            f'takes over: runbook claim {claim.subject} --take-over --reason "..."',
+        )
+        self.claim = claim
 
 
 class LeaseLost(StateError):

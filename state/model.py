@@ -238,6 +238,42 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A person's or an agent's word that a task, or the whole run, is theirs for a while."""
+
+    subject: str
+    """A task id, or `run`."""
+    holder: str
+    token: int
+    at: str
+    for_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text that whoever takes over must read, as it was when it was listed."""
+
+    path: str
+    title: str
+    sha256: str
+    size: int
+    at: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    """The name of a secret and where it comes from; its value is nowhere in the state."""
+
+    name: str
+    source: Mapping[str, JSON]
+    fingerprint: str | None
+    """Salted and slow: tells that the value changed, not what it is."""
+    seen_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
     """What the workspace is about."""
 
@@ -274,6 +310,10 @@ class Snapshot:
     notes: tuple[Note, ...]
     artifacts: tuple[Artifact, ...]
     leases: tuple[Lease, ...]
+    claims: tuple[Claim, ...] = ()
+    """Not given back; whether one has run out is for each reader to say."""
+    documents: tuple[Document, ...] = ()
+    secrets: tuple[SecretRef, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[str, Task]:

@@ -13,12 +13,15 @@ from state.model import (
     Attempt,
     AttemptState,
     CheckRun,
+    Claim,
+    Document,
     FailureClass,
     HostBinding,
     Lease,
     Meta,
     Need,
     Note,
+    SecretRef,
     Snapshot,
     Task,
     TaskKind,
@@ -152,6 +155,12 @@ def note_from(row: sqlite3.Row) -> Note:
     return Note(**fields)
 
 
+def secret_from(row: sqlite3.Row) -> SecretRef:
+    fields = dict(row)
+    fields["source"] = json.loads(fields["source"])
+    return SecretRef(**fields)
+
+
 def meta_from(values: dict[str, str], schema_version: int) -> Meta:
     own = {key: values.get(key, "") for key in OWN_META}
     extra = {key: value for key, value in sorted(values.items()) if key not in own}
@@ -182,6 +191,18 @@ def read_snapshot(conn: sqlite3.Connection) -> Snapshot:
                     " WHERE released_at IS NULL ORDER BY resource"
                 )
             ),
+            claims=tuple(
+                Claim(**dict(row))
+                for row in conn.execute(
+                    "SELECT subject, holder, token, at, for_s, reason FROM claim"
+                    " WHERE released_at IS NULL ORDER BY subject"
+                )
+            ),
+            documents=tuple(
+                Document(**dict(row))
+                for row in conn.execute("SELECT * FROM document ORDER BY path")
+            ),
+            secrets=tuple(map(secret_from, conn.execute("SELECT * FROM secret ORDER BY name"))),
         )
 
 

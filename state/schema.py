@@ -100,6 +100,29 @@ INITIAL = (
 )
 
 
+def m0002_sharing(db: Database) -> None:
+    """Two operators: who claimed what, what to re-read, which secrets there are (never values)."""
+    for statement in SHARING:
+        db.execute(statement)
+
+
+SHARING = (
+    # The token only grows; the row stays when the claim is given back.
+    """CREATE TABLE claim (
+        subject TEXT PRIMARY KEY, holder TEXT NOT NULL, token INTEGER NOT NULL,
+        at TEXT NOT NULL, for_s REAL NOT NULL, reason TEXT NOT NULL, released_at TEXT)""",
+    """CREATE TRIGGER claim_token_grows BEFORE UPDATE ON claim WHEN NEW.token < OLD.token
+        BEGIN SELECT RAISE(ABORT, 'a fence token never shrinks'); END""",
+    """CREATE TABLE document (
+        path TEXT PRIMARY KEY, title TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
+        at TEXT NOT NULL, actor TEXT NOT NULL)""",
+    """CREATE TABLE secret (
+        name TEXT PRIMARY KEY, source TEXT NOT NULL CHECK (json_valid(source)),
+        fingerprint TEXT, seen_at TEXT)""",
+)
+
+
 MIGRATIONS: dict[str, Callable[[Database], None]] = {
     "0001_initial": m0001_initial,
+    "0002_sharing": m0002_sharing,
 }

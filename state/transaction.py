@@ -36,6 +36,11 @@ class Transaction:
         """The number of the last event, those of this transaction included."""
         return self._head[0]
 
+    @property
+    def actor(self) -> str:
+        """Who writes, as every event of this transaction tells."""
+        return self._actor
+
     def task(self, task_id: str) -> Task:
         """The task as it is inside this transaction."""
         row = self._conn.execute("SELECT * FROM task WHERE id = ?", [task_id]).fetchone()

@@ -196,9 +196,9 @@ def test_a_migration_backs_up_first(store: Store, db: Path) -> None:
         db.table("task").add_column("owner", str)
 
     conn = store._conn()
-    bring_up(conn, db, first=nothing, steps={**MIGRATIONS, "0002_owner": add_column})
+    bring_up(conn, db, first=nothing, steps={**MIGRATIONS, "9999_owner": add_column})
     assert "owner" in [row["name"] for row in conn.execute("PRAGMA table_info(task)")]
-    backup = sqlite3.connect(db.with_name("state.db.0001_initial.bak"))
+    backup = sqlite3.connect(db.with_name(f"state.db.{next(reversed(MIGRATIONS))}.bak"))
     assert backup.execute("SELECT count(*) FROM task").fetchone()[0] == 1
     assert "owner" not in [row[1] for row in backup.execute("PRAGMA table_info(task)")]
     backup.close()
@@ -219,7 +219,7 @@ def test_a_migration_that_fails_leaves_the_old_schema(store: Store, db: Path) ->
 
     with pytest.raises(RuntimeError, match="boom"):
         bring_up(
-            store._conn(), db, first=nothing, steps={**MIGRATIONS, "0002": half, "0003": fails}
+            store._conn(), db, first=nothing, steps={**MIGRATIONS, "9998": half, "9999": fails}
         )
     assert store.snapshot() == before
     with open_store(db, actor="again") as again:

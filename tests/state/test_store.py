@@ -25,6 +25,7 @@ from state import (
     open_store,
 )
 from state.doctor import examine
+from state.schema import MIGRATIONS
 from tests.state.builders import graph, load, state_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def test_a_new_store_has_an_identity_and_one_event(store: Store) -> None:
     snapshot = store.snapshot()
     assert snapshot.revision == 1
     assert len(snapshot.meta.workspace_id) == 26
-    assert snapshot.meta.schema_version == 1
+    assert snapshot.meta.schema_version == len(MIGRATIONS)
     assert snapshot.tasks == ()
 
 
