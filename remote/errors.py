@@ -15,6 +15,8 @@ class RemoteError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.retry_in_s: float | None = None
+        """When the host is tried again, while it is left alone after failures."""
 
 
 class Unreachable(RemoteError):
@@ -25,8 +27,8 @@ class AuthRefused(Unreachable):
     """The host answered and let nobody in: nothing was carried out."""
 
 
-class HostKeyUnknown(RemoteError):
-    """The host shows a key that nobody has accepted yet."""
+class HostKeyUnknown(Unreachable):
+    """The host shows a key that nobody has accepted yet. Nothing was sent to it."""
 
     def __init__(self, label: str, *, key: str, fingerprint: str) -> None:
         super().__init__(
@@ -37,8 +39,11 @@ class HostKeyUnknown(RemoteError):
         self.fingerprint = fingerprint
 
 
-class HostKeyChanged(RemoteError):
-    """The host shows another key than the pinned one: perhaps another machine."""
+class HostKeyChanged(Unreachable):
+    """The host shows another key than the pinned one: perhaps another machine.
+
+    Nothing was sent to it, and nothing is known of what runs on the one we mean.
+    """
 
     def __init__(self, label: str, *, expected: str, found: str, fingerprint: str) -> None:
         super().__init__(

@@ -76,5 +76,8 @@ class LocalTransport:
         code = child.returncode if child.returncode >= 0 else None
         return Result(argv=tuple(argv), code=code, out=out, err=err)
 
+    def bulk(self) -> LocalTransport:
+        return self
+
     def close(self) -> None:
         """Nothing is held open."""

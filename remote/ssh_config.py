@@ -12,12 +12,13 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from remote.errors import RemoteError
 
 RESOLVE_S = 10.0
+MOST_JUMPS = 8
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -76,6 +77,36 @@ def resolve(
     return parse(done.stdout)
 
 
+def chain(
+    address: str,
+    *,
+    user: str = "",
+    port: int | None = None,
+    config: Path | None = None,
+    depth: int = 0,
+) -> tuple[Route, ...]:
+    """Every hop to an address, the address itself last.
+
+    As ssh does it: the first jump host is reached by its own configuration, jumps included; each
+    further one of a list through the one before it.
+    """
+    route = resolve(address, user=user, port=port, config=config)
+    hops: list[Route] = []
+    for number, jump in enumerate(route.jumps):
+        if depth >= MOST_JUMPS:
+            raise RemoteError(
+                f"The jump hosts of {address} lead in a circle, by way of {jump}",
+                hint="give the jump host `ProxyJump none` in ~/.ssh/config",
+            )
+        name, host, at = split_hop(jump)
+        if number == 0:
+            hops += chain(host, user=name, port=at, config=config, depth=depth + 1)
+        else:
+            via = resolve(host, user=name, port=at, config=config)
+            hops.append(replace(via, jumps=(), proxy_command=""))
+    return (*hops, route)
+
+
 def parse(text: str) -> Route:
     """The route in the output of `ssh -G`."""
     values: dict[str, list[str]] = {}
@@ -98,7 +129,7 @@ def parse(text: str) -> Route:
             Path(_expand(path, tokens)).expanduser() for path in values.get("identityfile", [])
         ),
         identities_only=one("identitiesonly") == "yes",
-        agent=one("identityagent"),
+        agent=values.get("identityagent", [""])[0],
         known_hosts=tuple(
             Path(_expand(path, tokens)).expanduser()
             for key in ("userknownhostsfile", "globalknownhostsfile")

@@ -31,6 +31,10 @@ class Transport(Protocol):
         """
         ...
 
+    def bulk(self) -> Transport:
+        """Where transfers go, so that no poll waits behind one. Closed with this one."""
+        ...
+
     def close(self) -> None: ...
 
 

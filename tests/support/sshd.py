@@ -88,16 +88,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def make_key(path: Path, kind: str = "ed25519") -> str:
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:
     """A new key pair; its public half as `TYPE BASE64`."""
     subprocess.run(
-        ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(path)], check=True
+        ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "", "-f", str(path)], check=True
     )
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 
 
 @contextmanager
-def running_sshd(folder: Path, *, host_key_kind: str = "ed25519") -> Iterator[Sshd]:
+def running_sshd(
+    folder: Path, *, host_key_kind: str = "ed25519", options: str = ""
+) -> Iterator[Sshd]:
+    """`options`: lines of configuration that outweigh ours."""
     program = sshd_program()
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:  # its privilege separation wants this place; packages make it at boot
@@ -112,7 +115,7 @@ def running_sshd(folder: Path, *, host_key_kind: str = "ed25519") -> Iterator[Ss
         client_config=folder / "client_config",
     )
     (folder / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1\nPort {server.port}\nHostKey {folder}/host_key\n"
+        f"{options}\nListenAddress 127.0.0.1\nPort {server.port}\nHostKey {folder}/host_key\n"
         f"PidFile none\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nMaxSessions 10\nMaxStartups 100\n"
