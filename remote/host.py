@@ -1,19 +1,18 @@
 """A host: jobs, checks and files on one machine, over any transport.
 
-Every request is one framed round trip to one of two scripts that live on the host under their
-content hash. A lost answer raises Unreachable, and every request here is safe to repeat.
+Every request is one framed round trip to one program that lives on the host under its content
+hash. A lost answer raises Unreachable, and every request here is safe to repeat.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import secrets as random_source
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from remote.archive import archive
 from remote.errors import (
     CommandFailed,
     HostFenceHeld,
@@ -87,13 +86,13 @@ class Host:
     # --- the machine ---
 
     def identity(self) -> Identity:
-        self._job_verb("poll", {"attempts": []})
+        self._verb("poll", {"attempts": []})
         assert self.last_identity is not None
         return self.last_identity
 
     def facts(self) -> dict[str, Any]:
         """What the machine has: CPUs, memory, disks, GPUs, Python, limits."""
-        answer = self._verb("probe.py", "facts", {}, timeout=ROUND_TRIP_S)
+        answer = self._verb("facts", {}, timeout=ROUND_TRIP_S)
         facts: dict[str, Any] = answer["facts"]
         return facts
 
@@ -114,7 +113,7 @@ class Host:
             status = self.poll([attempt])[attempt]
             alive = {"state": status.state, "pid": status.pid, "reason": status.reason}
         request = {"checks": [dict(check) for check in checks], "alive": alive, "budget_s": timeout}
-        answer = self._verb("probe.py", "checks", request, timeout=timeout + 15)
+        answer = self._verb("checks", request, timeout=timeout + 15)
         return [
             CheckResult(verdict=one["verdict"], evidence=one["evidence"])
             for one in answer["results"]
@@ -142,7 +141,7 @@ class Host:
             },
             "secrets": dict(spec.secrets),
         }
-        answer = self._verb("supervisor.py", "launch", body, timeout=ROUND_TRIP_S, refusals=True)
+        answer = self._verb("launch", body, timeout=ROUND_TRIP_S, refusals=True)
         if answer["ok"]:
             return _job_status(answer["status"])
         text = f"Cannot start {spec.task} on {self.label}: {answer['message']}"
@@ -159,13 +158,13 @@ class Host:
 
     def poll(self, attempts: Iterable[str]) -> dict[str, JobStatus]:
         """The state of many attempts in one round trip; also renews `last_identity`."""
-        answer = self._job_verb("poll", {"attempts": list(attempts)})
+        answer = self._verb("poll", {"attempts": list(attempts)})
         return {name: _job_status(found) for name, found in answer["statuses"].items()}
 
     def stop(self, attempt: str, *, grace_s: float, ports: Sequence[int] = ()) -> StopReport:
         """End a job with all its processes, and prove it."""
         body = {"attempt": attempt, "grace_s": grace_s, "ports": list(ports)}
-        answer = self._job_verb("stop", body, timeout=2 * grace_s + ROUND_TRIP_S)
+        answer = self._verb("stop", body, timeout=2 * grace_s + ROUND_TRIP_S)
         return StopReport(
             state=answer["state"],
             survivors=tuple(answer["survivors"]),
@@ -174,7 +173,7 @@ class Host:
 
     def burn(self, attempt: str) -> bool:
         """Make sure that an attempt never runs. False: too late, it had started."""
-        return bool(self._job_verb("burn", {"attempt": attempt})["burned"])
+        return bool(self._verb("burn", {"attempt": attempt})["burned"])
 
     def read_log(
         self,
@@ -187,7 +186,7 @@ class Host:
     ) -> LogChunk:
         """Bytes of a stream. Pass the last `file_id` to learn of a replaced file too."""
         body = {"attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
-        answer = self._job_verb("read", {**body, "file_id": file_id})
+        answer = self._verb("read", {**body, "file_id": file_id})
         return LogChunk(
             data=base64.b64decode(answer["data"]),
             offset=answer["offset"],
@@ -198,7 +197,7 @@ class Host:
 
     def read_out(self, attempt: str) -> dict[str, Any] | None:
         """What the payload wrote to $RUNBOOK_OUT; None when it is absent or no JSON object."""
-        out: dict[str, Any] | None = self._job_verb("read_out", {"attempt": attempt})["out"]
+        out: dict[str, Any] | None = self._verb("read_out", {"attempt": attempt})["out"]
         return out
 
     # --- files ---
@@ -213,32 +212,26 @@ class Host:
             "name": f"{name}-{digest.hexdigest()[:16]}",
             "files": {path: base64.b64encode(data).decode() for path, data in files.items()},
         }
-        return str(self._job_verb("ship", body, timeout=5 * ROUND_TRIP_S)["path"])
+        return str(self._verb("ship", body, timeout=5 * ROUND_TRIP_S)["path"])
 
     def read_file(self, path: str, limit: int) -> bytes:
-        return base64.b64decode(self._job_verb("read_file", {"path": path, "limit": limit})["data"])
+        return base64.b64decode(self._verb("read_file", {"path": path, "limit": limit})["data"])
 
     def close(self) -> None:
         self.transport.close()
 
     # --- round trips ---
 
-    def _job_verb(
-        self, verb: str, body: Mapping[str, Any], *, timeout: float = ROUND_TRIP_S
-    ) -> dict[str, Any]:
-        return self._verb("supervisor.py", verb, body, timeout=timeout)
-
     def _verb(
         self,
-        script: str,
         verb: str,
         body: Mapping[str, Any],
         *,
-        timeout: float,
+        timeout: float = ROUND_TRIP_S,
         refusals: bool = False,
     ) -> dict[str, Any]:
         self._connect()
-        path, digest = self._script_path(script)
+        path, digest = self._program()
         mark = random_source.token_hex(16)
         request = {
             **body,
@@ -249,10 +242,10 @@ class Host:
             "inject": self._inject,
             "limit_s": int(timeout),
         }
-        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode()
+        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode() + b"\n"
         result = self.transport.run(argv, input=data, timeout=timeout)
         if result.code == 2 and b"can't open file" in result.err:
-            self._push(script, path, digest)
+            self._push(path, digest)
             result = self.transport.run(argv, input=data, timeout=timeout)
         answer = _unframe(result.out, request["begin"], request["end"])
         if answer is None:
@@ -294,21 +287,16 @@ class Host:
         self._at = found["root"]
         self._python = found["python"]  # last: other threads take it for "connected"
 
-    def _script_path(self, script: str) -> tuple[str, str]:
-        """Where a script lies on the host, by its content, and its digest."""
-        digest = hashlib.sha256(_script(script)).hexdigest()
-        return f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-{script}", digest
+    def _program(self) -> tuple[str, str]:
+        """Where our program lies on the host, by its content, and its digest."""
+        digest = hashlib.sha256(archive()).hexdigest()
+        return f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-supervisor.pyz", digest
 
-    def _push(self, script: str, path: str, digest: str) -> None:
+    def _push(self, path: str, digest: str) -> None:
         argv = [self._python, *BARE, "-c", _RECEIVE, path, digest]
-        sent = self.transport.run(argv, input=_script(script), timeout=ROUND_TRIP_S)
+        sent = self.transport.run(argv, input=archive(), timeout=ROUND_TRIP_S)
         if not sent.ok:
             raise CommandFailed(sent, where=self.label, hint="is there room, and may we write?")
-
-
-@functools.cache
-def _script(name: str) -> bytes:
-    return resources.files("remote").joinpath(name).read_bytes()
 
 
 def _job_status(found: Mapping[str, Any]) -> JobStatus:

@@ -1,6 +1,6 @@
 """The vocabulary of checks: names, arguments, and short builders for the steps' own defaults.
 
-The host runs them (`remote/probe.py`); here they are only spelled and validated.
+The host runs them (`remote/supervisor/checks.py`); here they are only spelled and validated.
 """
 
 from __future__ import annotations

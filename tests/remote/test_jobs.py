@@ -85,7 +85,7 @@ def test_many_launchers_at_once_start_one_payload(bench):
                  "argv": ["sh", "-c", f"echo one >> {bench.root}/starts; sleep 60"],
                  "time_limit_s": None, "ports": [], "grace_s": 1},
     }  # fmt: skip
-    script = next((bench.root / "w" / "bin").glob("*-supervisor.py"))
+    script = next((bench.root / "w" / "bin").glob("*-supervisor.pyz"))
     racers = [
         subprocess.Popen(
             [sys.executable, "-S", "-E", str(script), "launch"],

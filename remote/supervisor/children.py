@@ -1,0 +1,51 @@
+"""Work that may hang, in a child with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def in_child(work: Callable[[], Any], limit_s: float) -> tuple[bool, Any]:
+    """The result of `work` from a child process, or (False, why)."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(ours)
+            os.setpgid(0, 0)
+            data = json.dumps(work()).encode()
+            while data:
+                data = data[os.write(theirs, data) :]
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(theirs)
+    data, deadline = b"", time.monotonic() + limit_s
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([ours], [], [], left)[0]:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+                return False, f"no answer in {limit_s:.1f} s"
+            piece = os.read(ours, 1 << 16)
+            if not piece:
+                break
+            data += piece
+    finally:
+        os.close(ours)
+        # One that hangs in the kernel cannot be reaped now: leave it to init, do not wait.
+        os.waitpid(pid, 0 if data else os.WNOHANG)
+    if not data:
+        return False, "the child that looked died"
+    return True, json.loads(data.decode())

@@ -1,0 +1,332 @@
+"""The supervisor: one payload, from its start to its record."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from remote.supervisor.base import INJECT, JSON, STREAMS, crash_point, utc
+from remote.supervisor.files import Record, file_size, free_bytes, publish_once, read_json, to_bytes
+from remote.supervisor.identity import identity, start_ticks
+from remote.supervisor.locks import take_lock
+from remote.supervisor.logs import LOG_HEAD, LOG_TAIL, log_tail, punch_hole
+from remote.supervisor.memory import oom_counters, oom_evidence
+from remote.supervisor.processes import (
+    become_subreaper,
+    describe,
+    end_all,
+    is_live,
+    job_processes,
+    send_group,
+    split_status,
+)
+
+LEFTOVER_GRACE_S = 5.0
+
+BEAT_S = 1.0
+
+
+class Supervisor:
+    """One payload, from its start to its record."""
+
+    def __init__(self, job: str, ready: int) -> None:
+        self.job = job
+        self.ready = ready
+        self.spec: JSON = {}
+        self.cookie = ""
+        self.payload = 0
+        self.wait_status: int | None = None
+        self.began = time.monotonic()
+        self.started_at = ""
+        self.beats = 0
+        self.next_beat = 0.0
+        self.limit: float | None = None
+        self.cause = ""  # why we end it ourselves: "stopped" or "time_limit"
+        self.grace = 20.0
+        self.told = False  # SIGTERM came for us
+        self.dropped: dict[str, tuple[int, int]] = {}
+        self.orphans = 0
+        self.own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.job, name)
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.ready, text.encode("utf-8", "replace") + b"\n")
+        with contextlib.suppress(OSError):
+            os.close(self.ready)
+
+    def run(self) -> None:
+        self._take_signals()
+        secrets = _read_secrets()
+        spec, why = read_json(self.path("spec.json"))
+        if spec is None:
+            return self.say(f"spec.json is {why}")
+        self.spec, self.cookie = spec, str(spec["cookie"])
+        lock = os.open(self.path("lock"), os.O_RDWR | os.O_CLOEXEC)
+        # A poll may hold it for a moment, another supervisor for long: `started` tells them apart.
+        if not take_lock(lock, 5.0, lambda: os.path.exists(self.path("started"))):
+            return self.say("")
+        crash_point("supervise.locked")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self.record = Record(self.path("exit.json"))
+            self.ident = Record(self.path("ident.json"))
+            self.dropped_fd = os.open(self.path("dropped.json"), flags, 0o600)
+            os.pwrite(self.dropped_fd, b"{}".ljust(512), 0)
+            self.beat_fd = os.open(self.path("beat"), flags, 0o600)
+            os.pwrite(self.beat_fd, b"%020d\n" % 0, 0)
+            mark = {"by": "supervisor", "at": utc(), "identity": identity(), "supervisor": self.own}
+            if not publish_once(self.path("started"), to_bytes(mark)):
+                return self.say("")
+        except OSError as error:
+            return self.say(f"cannot prepare the job directory: {error.strerror}")
+        crash_point("supervise.started")
+        self._supervise(secrets)
+        return None
+
+    def _take_signals(self) -> None:
+        self.wake, wake_end = os.pipe()
+        for end in (self.wake, wake_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGUSR1):  # a child ended; look into ctl/
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2):
+            # Not SIG_IGN, which the payload would inherit.
+            signal.signal(number, lambda *_: None)
+
+    def _supervise(self, secrets: JSON) -> None:
+        become_subreaper()
+        self.oom_before = oom_counters()
+        problem = self._spawn(secrets)
+        secrets.clear()
+        if problem:
+            self.record.show(self._result("never_started", None, None, problem, {}))
+            return self.say(problem)
+        crash_point("supervise.spawned")
+        self.ident.show(
+            {
+                "attempt": self.spec["attempt"], "generation": self.spec["generation"],
+                "identity": identity(), "supervisor": self.own, "cookie": self.cookie,
+                "pid": self.payload, "pgid": self.payload, "started_at": self.started_at,
+                "start_ticks": start_ticks(self.payload),
+            }
+        )  # fmt: skip
+        self.say("")
+        while self.wait_status is None:
+            select.select([self.wake], [], [], self._pause())
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 4096)
+            self._tick()
+            if not self.cause:
+                self._ask()
+            if self.cause and self.wait_status is None:
+                break
+        self._finish()
+        return None
+
+    def _pause(self) -> float:
+        until = self.next_beat
+        if self.limit is not None:
+            until = min(until, self.limit)
+        return min(max(until - time.monotonic(), 0.0), BEAT_S)
+
+    def _spawn(self, secrets: JSON) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNBOOK_")}
+        environment.update({str(k): str(v) for k, v in (self.spec.get("env") or {}).items()})
+        environment.update({str(k): str(v) for k, v in secrets.items()})
+        environment.update(
+            RUNBOOK_ATTEMPT=self.spec["attempt"], RUNBOOK_TASK=self.spec["task"],
+            RUNBOOK_JOB_DIR=self.job, RUNBOOK_PROGRESS=self.path("progress.jsonl"),
+            RUNBOOK_OUT=self.path("out.json"), RUNBOOK_COOKIE=self.cookie,
+        )  # fmt: skip
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            out = os.open(self.path("out.log"), flags, 0o600)
+            err = os.open(self.path("err.log"), flags, 0o600)
+        except OSError as error:
+            return f"cannot open the logs: {error.strerror}"
+        self.started_at, self.began = utc(), time.monotonic()
+        limit = self.spec.get("time_limit_s")
+        self.limit = self.began + float(limit) if limit else None
+        self.grace = float(self.spec.get("grace_s", 20.0))
+        cwd = os.path.expanduser(self.spec.get("cwd") or "") or self.job
+        try:
+            os.makedirs(cwd, exist_ok=True)  # the work folder of a host that is used first now
+            os.umask(int(os.environ.get("RUNBOOK_UMASK") or "22", 8))  # the login's, not ours
+            child = subprocess.Popen(
+                [str(word) for word in self.spec["argv"]], env=environment,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            return "cannot start {}: {}".format(self.spec["argv"][:1], error)
+        finally:
+            os.umask(0o077)
+            os.close(out)
+            os.close(err)
+        self.payload = child.pid
+        # We reap by waitpid(-1), adopted orphans too; Popen must not wait for it or warn.
+        child.returncode = 0
+        return ""
+
+    def _tick(self) -> None:
+        """What must go on in every phase: reap, beat, keep the logs bounded."""
+        while True:
+            try:
+                pid, code = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid == self.payload:
+                self.wait_status = code
+            else:
+                self.orphans += 1
+        now = time.monotonic()
+        if now >= self.next_beat:
+            self.beats, self.next_beat = self.beats + 1, now + BEAT_S
+            with contextlib.suppress(OSError):
+                os.pwrite(self.beat_fd, b"%020d\n" % self.beats, 0)
+            for stream in ("out", "err"):
+                with contextlib.suppress(OSError):
+                    self._bound(stream)
+
+    def _bound(self, stream: str) -> None:
+        """Give the middle of a long log back to the disk. Offsets stay: it becomes a hole."""
+        head = int(INJECT.get("log_head", LOG_HEAD))
+        tail = int(INJECT.get("log_tail", LOG_TAIL))
+        path = self.path(STREAMS[stream])
+        size = file_size(path)
+        first, last = self.dropped.get(stream, (head, head))
+        if size - last <= 2 * tail:
+            return
+        end = (size - tail) // 4096 * 4096
+        first = -(-first // 4096) * 4096
+        if end <= first:
+            return
+        self.dropped[stream] = (first, end)
+        # Said before it is done: a reader may miss bytes that are still there, never read zeros.
+        # In place, for on a full disk this is what makes room.
+        os.pwrite(self.dropped_fd, to_bytes(dict(self.dropped)).ljust(512), 0)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            punch_hole(fd, first, end - first)
+        finally:
+            os.close(fd)
+
+    def _ask(self) -> None:
+        """Is there a reason to end the payload?"""
+        if self.limit is not None and time.monotonic() >= self.limit:
+            self.cause = "time_limit"
+        elif self.told:
+            self.cause = "stopped"
+        request, _ = read_json(self.path("ctl/stop"))
+        if request and request.get("generation") == self.spec["generation"] and self._is_current():
+            self.cause = "stopped"
+            self.grace = float(request.get("grace_s", self.grace))
+
+    def _is_current(self) -> bool:
+        workspace = os.path.dirname(os.path.dirname(self.job))
+        path = os.path.join(workspace, "tasks", self.spec["task"], "current")
+        current, why = read_json(path)
+        if current is None:
+            return why == "absent"
+        return bool(current.get("attempt") == self.spec["attempt"])
+
+    def _own_processes(self) -> list[int]:
+        pids = job_processes(self.job, self.own, self.cookie)
+        return [pid for pid in pids if is_live(pid)]
+
+    def _finish(self) -> None:
+        survivors: list[JSON] = []
+        evidence: JSON = {}
+        if self.cause:
+            send_group(self.payload, signal.SIGTERM)
+            survivors = end_all(self._own_processes, self.grace, self._tick)
+            self._tick()
+        else:
+            # The payload ended by itself; what it left behind must not outlive the record.
+            crash_point("supervise.payload_ended")
+            assert self.wait_status is not None
+            code, number = split_status(self.wait_status)
+            with contextlib.suppress(OSError):
+                self.record.draft(self._result("", code, number, "before the sweep", {}))
+            left = self._own_processes()
+            if left:
+                evidence["leftovers"] = [describe(pid) for pid in left][:20]
+                grace = min(self.grace, LEFTOVER_GRACE_S)
+                survivors = end_all(self._own_processes, grace, self._tick)
+        if survivors:
+            evidence["survivors"] = survivors[:20]
+        if self.told:
+            evidence["supervisor_signal"] = int(signal.SIGTERM)
+        if self.dropped:
+            evidence["log_dropped"] = {k: list(v) for k, v in self.dropped.items()}
+        evidence["orphans_reaped"] = self.orphans
+        code, number = (None, None)
+        if self.wait_status is not None:
+            code, number = split_status(self.wait_status)
+        cls, reason = self._classify(code, number, evidence)
+        self.record.show(self._result(cls, code, number, reason, evidence))
+        crash_point("supervise.recorded")
+
+    def _classify(self, code: int | None, number: int | None, evidence: JSON) -> tuple[str, str]:
+        if self.cause == "time_limit":
+            return "time_limit", "it ran past its limit of {} s".format(self.spec["time_limit_s"])
+        if self.cause:
+            return "stopped", "it was asked to stop"
+        if code == 0:
+            return "ok", ""
+        oom = oom_evidence(self.oom_before, oom_counters())
+        # Our own group's counter is proof. The machine's may count a neighbour, so it needs a kill.
+        grown, killed = oom["counters_grown"], number == signal.SIGKILL or code == 137
+        if "cgroup" in grown or ("machine" in grown and killed):
+            evidence["oom"] = oom
+            return "oom", "the kernel killed a process for memory while it ran"
+        tail = log_tail(self.path("err.log")) + log_tail(self.path("out.log"))
+        free = free_bytes(self.job)
+        if number == signal.SIGBUS or b"No space left on device" in tail or free == 0:
+            evidence["disk"] = {
+                "free_at_job_dir": free, "sigbus": number == signal.SIGBUS,
+                "message_in_log": b"No space left on device" in tail,
+            }  # fmt: skip
+            return "disk_full", "it ended while a file system had no space left"
+        if number is not None:
+            if number == signal.SIGKILL:
+                oom["note"] = "SIGKILL from outside; no counter proves that memory was the cause"
+                evidence["oom_suspected"] = oom
+            return "signal", "signal %d ended it" % number
+        return "exit", f"it exited with {code}"
+
+    def _result(
+        self, cls: str, code: int | None, number: int | None, reason: str, evidence: JSON
+    ) -> JSON:
+        return {
+            "v": 1, "attempt": self.spec["attempt"], "generation": self.spec["generation"],
+            "cls": cls, "exit_code": code, "signal": number, "reason": reason,
+            "pid": self.payload or None, "pgid": self.payload or None,
+            "started_at": self.started_at or None, "ended_at": utc(),
+            "duration_s": round(time.monotonic() - self.began, 3), "evidence": evidence,
+        }  # fmt: skip
+
+
+def _read_secrets() -> JSON:
+    head = sys.stdin.buffer.readline()
+    body = sys.stdin.buffer.read(int(head))
+    if len(body) != int(head):
+        raise SystemExit("the launch was cut short")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    value = json.loads(body.decode("ascii"))
+    return value if isinstance(value, dict) else {}
