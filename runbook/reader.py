@@ -5,6 +5,7 @@ This is what keeps `runbook status` quick; everything that acts is in `runbook.s
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +15,8 @@ from runbook.errors import RunbookError
 from runbook.live import read_live
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
-from state import Event, Snapshot, Store, open_store
+from state import Event, Snapshot, Store, TaskState, open_store
+from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,8 @@ FILE_DIGEST = "file_sha256"
 """Where the digest of the runbook file that was taken over is kept."""
 BRIEF_EVENTS = 200
 """How far back the brief looks for what happened lately."""
+UNDER_WAY = (PENDING | RUNNING) - {TaskState.SERVING}
+WAIT_STEP_S = 0.25
 
 
 class Reader:
@@ -97,6 +101,23 @@ class Reader:
             return None
         held = (lease.holder for lease in snapshot.leases if lease.resource == ENGINE)
         return next(held, "somebody who is just starting")
+
+    def wait(self, task_id: str | None, *, timeout_s: float | None) -> tuple[View, bool]:
+        """Waits until a task has ended (a service: serves), or nobody advances the graph.
+
+        Returns:
+            The newest view, and whether that came about within `timeout_s`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            view = self.view()
+            if task_id is not None and view.snapshot.task(task_id).state not in UNDER_WAY:
+                return view, True
+            if view.engine is None:
+                return view, task_id is None
+            if deadline is not None and time.monotonic() >= deadline:
+                return view, False
+            time.sleep(WAIT_STEP_S)
 
     def changed(self) -> bool:
         """Whether another client committed something since the last call."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from runbook.reader import FILE_DIGEST
 from runbook.verbs.base import ignore
 from runbook.verbs.checking import CheckVerbs
+from runbook.verbs.confirming import ConfirmVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
 from runbook.verbs.running import RunVerbs
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Service", "ignore"]
 
 
-class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs):
+class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs):
     """One client of one workspace. Not shared between threads that act at the same time."""
 
     @classmethod

@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("act", "Run the checks of done tasks again."),
     "gate": ("act", "Approve a task that waits for a person."),
     "note": ("act", "Keep a note or a decision."),
+    "confirm": ("agents", "Say yes to what an agent asked for."),
+    "mcp": ("agents", "Serve this workspace to a coding agent."),
     "doctor": ("care", "Look the workspace over; exit 4 when something is wrong."),
     "tui": ("ui", "Open the terminal UI (also: bare `runbook`)."),
 }

@@ -1,0 +1,165 @@
+"""Tools that act. Each returns at once; whatever cannot be undone waits for a person's token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from runbook.detached import start_engine
+from runbook.mcp import answers
+from runbook.verbs.confirming import NeedsConfirmation, runbook_is_approved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.mcpserver import MCPServer
+
+    from runbook.mcp.session import Session
+    from runbook.service import Service
+
+ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+REACHES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+
+TaskId = Annotated[str, Field(description="A task's id, as `status` lists it.")]
+Reason = Annotated[str, Field(min_length=1, description="Why; it is recorded.")]
+Token = Annotated[
+    str | None, Field(description="What `runbook confirm REQUEST` gave the person; one use.")
+]
+ExpectRev = Annotated[
+    int | None, Field(description="Refuse when the graph is not at this revision any more.")
+]
+
+
+def add_act_tools(server: MCPServer, session: Session) -> None:
+    """Registers the tools that change something."""
+    _add_running(server, session)
+    _add_recording(server, session)
+    _add_confirmed(server, session)
+
+
+def _add_running(server: MCPServer, session: Session) -> None:
+    @server.tool(annotations=REACHES)
+    def run(
+        until: Annotated[
+            str | None, Field(description="Only what this task needs, and the task itself.")
+        ] = None,
+        expect_rev: ExpectRev = None,
+    ) -> answers.Engine:
+        """Advances the graph until it ends, fails or needs a person. Returns at once: the engine
+        is a process of its own and outlives this session; follow it with `wait` and `status`."""
+        with session.acting() as service:
+            with service.store.write(expect_rev=expect_rev):
+                pass  # only the comparison: the engine's own writes move the revision
+            snapshot = service.snapshot()
+            if not runbook_is_approved(snapshot):
+                raise NeedsConfirmation(
+                    "No person has approved this runbook as it is loaded.",
+                    hint="A person looks at it and runs `runbook confirm --runbook`.",
+                )
+            if until is not None:
+                snapshot.task(until)
+            scope = ["--until", until] if until is not None else []
+            engine = start_engine(service, ["run", *scope])
+            return answers.Engine(
+                pid=engine.pid,
+                log=str(engine.log),
+                ended_with=engine.ended,
+                said=engine.said,
+                revision=service.store.revision(),
+            )
+
+    @server.tool(annotations=REACHES)
+    def verify(task: TaskId) -> answers.Done:
+        """Runs the recorded checks of a done task again, on its host. One that no longer holds
+        makes the task stale; nothing is run again by this."""
+        with session.acting() as service:
+            rows = service.verify([task]).get(task, [])
+            bad = [row for row in rows if row["verdict"] != "pass"]
+            said = "; ".join(f"{row['check']}: {row['verdict']}" for row in bad)
+            message = said or f"{len(rows)} checks of {task} hold"
+            return answers.Done(done=True, message=message, revision=service.store.revision())
+
+
+def _add_recording(server: MCPServer, session: Session) -> None:
+    @server.tool(annotations=ADDS)
+    def retry(task: TaskId, reason: Reason, expect_rev: ExpectRev = None) -> answers.Done:
+        """Makes a failed, stale, skipped or stopped task ready again; `run` then starts it. A lost
+        attempt is another matter: that needs `supersede`."""
+        with session.acting(expect_rev) as service:
+            moved = service.retry(task, reason=reason)
+            return answers.Done(
+                done=True, message=f"{task} is {moved.state}", revision=service.store.revision()
+            )
+
+    @server.tool(annotations=ADDS)
+    def note(
+        text: Annotated[str, Field(min_length=1, max_length=4000, description="The words.")],
+        task: Annotated[str | None, Field(description="The task it is about.")] = None,
+        decision: Annotated[bool, Field(description="A decision with its reason.")] = False,
+    ) -> answers.Done:
+        """Keeps a note or a decision for whoever comes next: it is in the brief and PROGRESS.md."""
+        with session.acting() as service:
+            kept = service.note(text, task=task, decision=decision)
+            return answers.Done(
+                done=True, message=f"kept as {kept.id}", revision=service.store.revision()
+            )
+
+
+def _add_confirmed(server: MCPServer, session: Session) -> None:
+    @server.tool(annotations=DESTROYS)
+    def stop(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
+        """Stops a task's job and verifies that nothing of it is left. Needs a person's token."""
+        return _confirmed(session, "stop", task, reason, token, lambda s: s.stop(task))
+
+    @server.tool(annotations=DESTROYS)
+    def supersede(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
+        """Gives a lost attempt up for a new one. Needs a person's token."""
+
+        def act(service: Service) -> str:
+            return f"{task} is {service.supersede(task, reason=reason).state}"
+
+        return _confirmed(session, "supersede", task, reason, token, act)
+
+    @server.tool(annotations=DESTROYS)
+    def skip(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
+        """Leaves a task out; what needs it may run without it. Needs a person's token."""
+
+        def act(service: Service) -> str:
+            return f"{task} is {service.skip(task, reason).state}"
+
+        return _confirmed(session, "skip", task, reason, token, act)
+
+    @server.tool(annotations=DESTROYS)
+    def approve(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
+        """Passes on a person's yes to a gate. Needs that person's token."""
+
+        def act(service: Service) -> str:
+            return f"{task} is {service.approve(task, reason).state}"
+
+        return _confirmed(session, "approve", task, reason, token, act)
+
+
+def _confirmed(
+    session: Session,
+    verb: str,
+    task: str,
+    reason: str,
+    token: str | None,
+    act: Callable[[Service], str],
+) -> answers.Done:
+    with session.acting() as service:
+        if token is not None:
+            service.redeem(token, verb, task)
+            message = act(service)
+            return answers.Done(done=True, message=message, revision=service.store.revision())
+        request = service.ask(verb, task, reason)
+        return answers.Done(
+            done=False,
+            message=f"A person must say yes first: ask them to run `runbook confirm {request.id}` "
+            "and to give you the token it prints; then call this again with it.",
+            revision=service.store.revision(),
+            request=request.id,
+        )

@@ -1,0 +1,53 @@
+"""How a tool reaches the workspace: one client a call, and errors as an agent reads them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from runbook.errors import explain
+from runbook.reader import Reader
+from runbook.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One agent at one workspace."""
+
+    workspace: Path
+    actor: str
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """A client that only looks."""
+        with told(), Reader.open(self.workspace, actor=self.actor) as reader:
+            yield reader
+
+    @contextmanager
+    def acting(self, expect_rev: int | None = None) -> Iterator[Service]:
+        """A client that may write."""
+        with (
+            told(),
+            Service.open(self.workspace, actor=self.actor, expect_rev=expect_rev) as service,
+        ):
+            yield service
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Known errors become tool errors: what, the next step, and the exit code's name."""
+    try:
+        yield
+    except Exception as error:
+        known = explain(error)
+        if known is None:
+            raise
+        name = known.exit_code.name.lower()
+        raise ToolError(f"{known.message} {known.hint} [{name}]".replace("  ", " ")) from error
