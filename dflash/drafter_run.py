@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.errors import DflashError, Interrupted
 from dflash.files import write_json
+from dflash.meter import Meter
 from dflash.progress import Progress
 from dflash.run_plan import schedule_of
 from dflash.train_config import contract_changes
@@ -16,7 +17,7 @@ from dflash.train_config import contract_changes
 if TYPE_CHECKING:
     import torch
 
-    from dflash.batches import DrafterRows
+    from dflash.batches import DrafterRows, MicroBatch
     from dflash.drafter import Drafter
     from dflash.feed import Delivery, Feed
     from dflash.interrupt import StopRequest
@@ -62,6 +63,9 @@ class DrafterRun:
         self.options = self._loss_options()
         self.sample = self._sampled_head()
         self.last: dict[str, Any] = {}
+        self.meter = Meter(
+            role, types.device, made.shape, made.weights.config, config.anchors_per_doc
+        )
 
     def _drafter(self) -> Drafter:
         from dflash.drafter import load_drafter
@@ -69,17 +73,19 @@ class DrafterRun:
 
         if self.newest is not None:
             return load_drafter(self.newest, self.types.drafter, self.types.device)[0]
-        fresh = initial_drafter(self.config, self.plan.shape, self.plan.weights)
-        return fresh.to(device=self.types.device, dtype=self.types.drafter)
+        device = self.types.device
+        fresh = initial_drafter(self.config, self.plan.shape, self.plan.weights, device)
+        return fresh.to(dtype=self.types.drafter)
 
     def _connect(self) -> None:
         from dflash.feed import LocalFeed, RingFeed
-        from dflash.target import TargetTaps, load_target
+        from dflash.run_plan import frozen_target
+        from dflash.target import TargetTaps
         from dflash.target_weights import TargetEnds
 
         types, shape = self.types, self.plan.shape
         if self.role.colocated:
-            model = load_target(self.config.target, types.target, types.device)
+            model = frozen_target(self.config, types)
             self.ends = TargetTaps(model, shape.target_layer_ids)
             self.feed = LocalFeed(self.ends, self.plan.batches, types.wire)
             return
@@ -181,7 +187,9 @@ class DrafterRun:
     def _one_step(self) -> None:
         from dflash.optim import learning_rate
 
-        count, deliveries, totals = self.config.micro_batches, [], []
+        count, totals = self.config.micro_batches, []
+        deliveries: list[Delivery] = []
+        batches: list[MicroBatch] = []
         first = self.step * count
         for g in range(first + self.role.drafter, first + count, self.role.drafters):
             batch = self.plan.batches.micro_batch(g)
@@ -189,6 +197,7 @@ class DrafterRun:
             rows = self.plan.batches.drafter_rows(batch, fixed=self.types.device.type == "cuda")
             sums = self.micro_step(g, self._scaled(delivery.states), rows.to(self.types.device))
             self.feed.release(g)
+            batches.append(batch)
             deliveries.append(delivery)
             totals.append(sums.totals())
             self.tokens += batch.tokens * self.role.drafters
@@ -197,7 +206,7 @@ class DrafterRun:
         report = self.optimiser.step(rate, divisor=max(float(total[1]), 1e-9))
         self.step += 1
         if self.role.leads:
-            self._report(total, report, rate, deliveries)
+            self._report(total, report, rate, batches, deliveries)
 
     def _scaled(self, states: torch.Tensor) -> torch.Tensor:
         """Taps as fc reads them while training; the first micro-batch of all sets the scale."""
@@ -291,7 +300,12 @@ class DrafterRun:
         return "signal" if flags[0] else "time" if flags[1] else "steps"
 
     def _report(
-        self, total: torch.Tensor, report: StepReport, rate: float, deliveries: list[Delivery]
+        self,
+        total: torch.Tensor,
+        report: StepReport,
+        rate: float,
+        batches: list[MicroBatch],
+        deliveries: list[Delivery],
     ) -> None:
         now = time.monotonic()
         seconds, self.mark = now - self.mark, now
@@ -299,18 +313,13 @@ class DrafterRun:
         loss, divisor, accepted, blocks = total[:4].tolist()
         right, seen = total[4 : 4 + size], total[4 + size :]
         accuracy = (right / seen.clamp_min(1))[1:].tolist()
-        tokens = sum(len(d.states) for d in deliveries) * self.role.drafters
         self.last = {
             "loss": loss / max(divisor, 1e-9),
             "acceptance": 1 + accepted / max(blocks, 1),
             "slot_accuracy": accuracy,
             "lr": rate,
             "grad_norm": report.grad_norm,
-            "tok_s": tokens / max(seconds, 1e-9),
-            "step_s": seconds,
-            "drafter_waited_s": sum(d.waited_s for d in deliveries),
-            "target_waited_s": sum(d.target_waited_s for d in deliveries),
-            "target_busy_s": sum(d.target_busy_s for d in deliveries),
+            **self.meter.step(batches, deliveries, seconds),
         }
         if report.skipped:
             self.last["skipped"] = report.skipped
@@ -359,6 +368,7 @@ class DrafterRun:
             "data": self.plan.fingerprint,
             "seconds": elapsed,
             "config": known,
+            "rates": self.meter.rates(),
             **{k: self.last.get(k) for k in ("loss", "acceptance", "slot_accuracy")},
         }
         write_json(self.out / SUMMARY, summary)

@@ -10,15 +10,15 @@ Between a target and a drafter, for micro-batch g: credit (drafter -> target, ex
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from dflash.errors import DflashError
+from dflash.stopwatch import Span, mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GO, STOP = 1, 0
 HEADER_TAG, STATES_TAG, CREDIT_TAG = 1, 2, 3
+HEADER = 5
+"""Numbers before states: micro-batch, its tokens; busy and idle microseconds, tokens they made."""
 
 
 class PeerLost(DflashError):
@@ -70,13 +72,33 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTimes:
+    """What a target rank did since its last message, as far as its device has finished it."""
+
+    busy_s: float = 0.0
+    waited_s: float = 0.0
+    tokens: int = 0
+    """Computed in the busy time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """States of one micro-batch, and what the wait for them cost."""
+    """States of one micro-batch, and what the wait for them cost. Asking for times waits."""
 
     states: Tensor  # [tokens, K*H]
-    waited_s: float
-    target_busy_s: float
-    target_waited_s: float
+    wait: Span | None
+    """Of the drafter; none where the same device made the states."""
+    forward: Span | TargetTimes
+
+    @property
+    def waited_s(self) -> float:
+        return self.wait.seconds if self.wait is not None else 0.0
+
+    @property
+    def target(self) -> TargetTimes:
+        if isinstance(self.forward, TargetTimes):
+            return self.forward
+        return TargetTimes(busy_s=self.forward.seconds, tokens=len(self.states))
 
 
 class Feed(Protocol):
@@ -96,10 +118,9 @@ class LocalFeed:
         self.taps, self.batches, self.dtype = taps, batches, dtype
 
     def take(self, batch: MicroBatch) -> Delivery:
-        start = time.monotonic()
+        start = mark(self.taps.device)
         states = packed_states(self.taps, self.batches, batch).to(self.dtype)
-        busy = time.monotonic() - start
-        return Delivery(states=states, waited_s=0.0, target_busy_s=busy, target_waited_s=0.0)
+        return Delivery(states=states, wait=None, forward=Span(start, mark(self.taps.device)))
 
     def release(self, g: int) -> None:
         pass
@@ -124,7 +145,7 @@ class RingFeed:
         self.schedule, self.drafter, self.batches = schedule, drafter, batches
         shape = (schedule.ring, batches.max_tokens, width)
         self.buffers = torch.empty(shape, dtype=dtype, device=device)
-        self.headers = torch.zeros(schedule.ring, 4, dtype=torch.long)
+        self.headers = torch.zeros(schedule.ring, HEADER, dtype=torch.long)
         self._receiving: dict[int, list[dist.Work]] = {}
         self._credits: deque[tuple[dist.Work, Tensor]] = deque()
         for i in range(schedule.ring):
@@ -150,18 +171,17 @@ class RingFeed:
 
     def take(self, batch: MicroBatch) -> Delivery:
         g = batch.number
-        start = time.monotonic()
+        start = mark(self.buffers.device)
         with peer_errors(f"target rank {self.schedule.target_of(g)}"):
             for work in self._receiving.pop(g):
                 work.wait()
-        waited = time.monotonic() - start
-        number, tokens, busy_us, waited_us = self.headers[self._slot(g)].tolist()
+        wait = Span(start, mark(self.buffers.device))
+        number, tokens, busy_us, waited_us, done = self.headers[self._slot(g)].tolist()
         assert (number, tokens) == (g, batch.tokens), "the ranks disagree on the sequence of data"
         return Delivery(
             states=self.buffers[self._slot(g), :tokens],
-            waited_s=waited,
-            target_busy_s=busy_us / 1e6,
-            target_waited_s=waited_us / 1e6,
+            wait=wait,
+            forward=TargetTimes(busy_s=busy_us / 1e6, waited_s=waited_us / 1e6, tokens=done),
         )
 
     def release(self, g: int) -> None:
@@ -204,34 +224,73 @@ def serve_states(
 ) -> None:
     """The target's end: micro-batches in order until the schedule ends or a drafter says stop."""
     sending: deque[tuple[list[dist.Work], list[Tensor]]] = deque()
-    waited = 0.0
-    for g in schedule.of_target(target):
+    clock = _Clock(taps.device)
+    ring: list[Tensor] = []  # of send buffers, made as they are first used
+    for number, g in enumerate(schedule.of_target(target)):
         alive()
         drafter = rank_of_drafter(schedule.drafter_of(g))
         with peer_errors(f"drafter rank {drafter}"):
-            start = time.monotonic()
             if schedule.needs_credit(g) and _receive_credit(drafter) == STOP:
                 break
-            waited += time.monotonic() - start
-            start = time.monotonic()
-            batch = batches.micro_batch(g)
-            states = packed_states(taps, batches, batch).to(dtype).contiguous()
-            busy = time.monotonic() - start
-            start = time.monotonic()
             while len(sending) >= schedule.ring:
                 _finish(sending.popleft())
-            waited += time.monotonic() - start
-            numbers = [g, batch.tokens, int(busy * 1e6), int(waited * 1e6)]
-            header = torch.tensor(numbers, dtype=torch.long)
+            batch = batches.micro_batch(g)
+            clock.start()
+            states = packed_states(taps, batches, batch)
+            if len(ring) < schedule.ring:
+                shape = (batches.max_tokens, states.shape[1])
+                ring.append(torch.empty(shape, dtype=dtype, device=states.device))
+            buffer = ring[number % schedule.ring][: batch.tokens]
+            buffer.copy_(states)
+            clock.stop(batch.tokens)
+            times = clock.finished()
+            header = torch.tensor(
+                [
+                    g,
+                    batch.tokens,
+                    int(times.busy_s * 1e6),
+                    int(times.waited_s * 1e6),
+                    times.tokens,
+                ]
+            )
             works = [
                 _work(dist.isend(header, drafter, tag=HEADER_TAG)),
-                _work(dist.isend(states, drafter, tag=STATES_TAG)),
+                _work(dist.isend(buffer, drafter, tag=STATES_TAG)),
             ]
-            sending.append((works, [header, states]))
-            waited = 0.0
+            sending.append((works, [header, buffer]))
     with peer_errors("a drafter rank"):
         while sending:
             _finish(sending.popleft())
+
+
+class _Clock:
+    """Busy and idle spans of a target's device; a device lags behind its host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._spans: deque[tuple[Span, Span | None, int]] = deque()
+        self._start: Any = None
+        self._end: Any = None
+
+    def start(self) -> None:
+        self._start = mark(self.device)
+
+    def stop(self, tokens: int) -> None:
+        end = mark(self.device)
+        idle = Span(self._end, self._start) if self._end is not None else None
+        self._spans.append((Span(self._start, end), idle, tokens))
+        self._end = end
+
+    def finished(self) -> TargetTimes:
+        """All that is over and was not told before."""
+        busy = waited = 0.0
+        tokens = 0
+        while self._spans and self._spans[0][0].over:
+            forward, idle, count = self._spans.popleft()
+            busy += forward.seconds
+            waited += idle.seconds if idle is not None else 0.0
+            tokens += count
+        return TargetTimes(busy_s=busy, waited_s=waited, tokens=tokens)
 
 
 def packed_states(taps: TargetTaps, batches: Batches, batch: MicroBatch) -> Tensor:

@@ -163,6 +163,8 @@ def _environment(rank: int, world: int, rendezvous: Path) -> dict[str, str]:
     }
     return {
         **defaults,
+        # A transfer that waits for its other end spins on its multiprocessors; a few suffice.
+        "NCCL_MAX_P2P_NCHANNELS": "4",
         "GLOO_SOCKET_IFNAME": "lo",  # all ranks are here; listen nowhere else
         "NCCL_SOCKET_IFNAME": "lo",
         **os.environ,

@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.config import DrafterConfig, choose_mask_token
 from dflash.errors import DflashError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dflash.batches import Batches
     from dflash.feed import Schedule
+    from dflash.random_target import RandomWeights
     from dflash.ranks import Role
     from dflash.shards import TokenizedSet
     from dflash.target_weights import TargetWeights
@@ -33,7 +34,7 @@ class Plan:
     """Everything about a run that follows from its options and inputs; equal on every rank."""
 
     shape: DrafterConfig
-    weights: TargetWeights
+    weights: TargetWeights | RandomWeights
     data: TokenizedSet
     batches: Batches
     total: int
@@ -47,9 +48,8 @@ def plan(config: TrainConfig) -> Plan:
     from dflash.batches import Batches
     from dflash.checkpoint import latest_checkpoint
     from dflash.shards import TokenizedSet
-    from dflash.target_weights import TargetWeights
 
-    weights = TargetWeights(config.target)
+    weights = target_weights(config)
     data = TokenizedSet(config.data, config.split)
     newest = latest_checkpoint(Path(config.out))
     source = newest or (Path(config.init_from) if config.init_from else None)
@@ -84,6 +84,23 @@ def plan(config: TrainConfig) -> Plan:
     )
 
 
+def target_weights(config: TrainConfig) -> TargetWeights | RandomWeights:
+    """Single tensors of the target, for those who need no more than its ends."""
+    from dflash.random_target import RandomWeights
+    from dflash.target_weights import TargetWeights
+
+    return RandomWeights(config.target) if config.random_weights else TargetWeights(config.target)
+
+
+def frozen_target(config: TrainConfig, types: Types) -> Any:
+    """The whole target on this rank's device."""
+    from dflash.random_target import random_target
+    from dflash.target import load_target
+
+    load = random_target if config.random_weights else load_target
+    return load(config.target, types.target, types.device)
+
+
 def fingerprint(config: TrainConfig) -> str:
     """Of the training data, from its manifest."""
     manifest = read_json(Path(config.data) / "manifest.json", "tokenized set's manifest")
@@ -103,11 +120,15 @@ def total_steps(config: TrainConfig, batches: Batches) -> int:
     return max(1, min(limits))
 
 
-def _mask_token(config: TrainConfig, weights: TargetWeights, data: TokenizedSet) -> int:
+def _mask_token(
+    config: TrainConfig, weights: TargetWeights | RandomWeights, data: TokenizedSet
+) -> int:
     text = weights.config.get("text_config", weights.config)
     vocab = int(text["vocab_size"])
     special = [text.get(f"{name}_token_id") for name in ("eos", "bos", "pad", "unk")]
     taken = [i for s in special if s is not None for i in (s if isinstance(s, list) else [s])]
+    if config.random_weights and config.mask_token is None:
+        return vocab - 1
     if config.mask_token is None:
         tokenizer = read_json(Path(config.target) / "tokenizer.json", "target's tokenizer")
         chosen = choose_mask_token(vocab, tokenizer, taken)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from dflash.random_target import RandomWeights
+
 PREFIXES = ("model.language_model.", "language_model.model.", "model.", "")
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -62,7 +64,7 @@ class TargetEnds:
     """Embedding and head of a target, for a rank that does not run it."""
 
     def __init__(
-        self, weights: TargetWeights, dtype: torch.dtype, device: torch.device | str
+        self, weights: TargetWeights | RandomWeights, dtype: torch.dtype, device: torch.device | str
     ) -> None:
         self._embedding = weights.get("embed_tokens.weight").to(device=device, dtype=dtype)
         # A tied head has no tensor of its own; taking a random one would train on noise.

@@ -146,11 +146,11 @@ def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> Non
 
     from dflash.feed import serve_states
     from dflash.ranks import launcher_alive
-    from dflash.run_plan import first_step, schedule_of
-    from dflash.target import TargetTaps, load_target
+    from dflash.run_plan import first_step, frozen_target, schedule_of
+    from dflash.target import TargetTaps
 
     dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])  # all ranks must call
-    model = load_target(config.target, types.target, types.device)
+    model = frozen_target(config, types)
     serve_states(
         schedule_of(config, role, made, first_step(config)),
         role.rank,

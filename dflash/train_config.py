@@ -27,6 +27,8 @@ class TrainConfig:
     split: str = "train"
     layers: int = 5
     block_size: int = 16
+    random_weights: bool = False
+    """The target is only its `config.json`: to measure speed and memory, not to learn."""
     taps: tuple[int, ...] | None = None
     num_taps: int | None = None
     sliding_window: int | None = None

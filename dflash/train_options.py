@@ -22,6 +22,7 @@ HELP = {
     "split": "which part of the data",
     "layers": "drafter layers",
     "block_size": "slots of a block, the anchor included",
+    "random_weights": "the target is a config.json only, its weights random: to measure speed",
     "taps": "target layers to read, 0-based outputs (else spread evenly)",
     "num_taps": "how many taps to spread (else 5)",
     "sliding_window": "all layers but the last see this many tokens",

@@ -262,6 +262,20 @@ def test_a_mask_token_that_occurs_is_refused(inputs: Path, tmp_path: Path) -> No
         run_train(inputs, tmp_path / "out", mask_token=50)
 
 
+@pytest.mark.parametrize("colocated", [True, False])
+def test_a_config_alone_is_enough_to_measure_speed(
+    inputs: Path, tmp_path: Path, *, colocated: bool
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_bytes((inputs / "target" / "config.json").read_bytes())
+    topology = {"colocated": colocated, "random_weights": True, "target": str(config)}
+    rates = run_train(inputs, tmp_path / "out", **topology)["rates"]
+    assert rates["steps"] == 3
+    assert rates["slower"] in (("both",) if colocated else ("target", "drafter"))
+    assert 0 < rates["tok_s"] < 1.3 * rates["bound_tok_s"]
+    assert rates["target_tok_s"] > 0 < rates["drafter_tok_s"]
+
+
 def test_time_is_up(inputs: Path, tmp_path: Path) -> None:
     summary = run_train(inputs, tmp_path / "out", steps=100000, minutes=0.01)
     assert summary["ended"] == "time"
