@@ -10,7 +10,7 @@ from state.model import TaskKind, TaskState
 from state.transitions import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from state.model import Need, Snapshot, Task
 
@@ -37,6 +37,8 @@ class StatefulNode(Node, Protocol):
     def removed(self) -> bool: ...
 
 
+NAMED_NEEDS = 8
+"""So many are named in a reason: a thousand names would be written anew at each of their moves."""
 STUCK = frozenset({TaskState.FAILED, TaskState.STALE, TaskState.ATTENTION, TaskState.GATED})
 ENDED = frozenset({TaskState.DONE, TaskState.FAILED, TaskState.SKIPPED})
 
@@ -118,12 +120,15 @@ def is_met(need: Need, by: StatefulNode | None) -> bool:
 
 
 def unmet(task: Node, tasks: Mapping[str, StatefulNode]) -> str:
-    """Why it cannot run: the needs that are not met, or the empty string."""
+    """Why it cannot run: the first needs that are not met, or the empty string."""
     missing = []
     for need in task.needs:
         by = tasks.get(need.task)
         if not is_met(need, by):
             missing.append(f"{need.task}{_remark(by)}")
+            if len(missing) > NAMED_NEEDS:
+                missing[-1] = "others"
+                break
     return f"waits for {', '.join(missing)}" if missing else ""
 
 
@@ -136,12 +141,14 @@ def _remark(by: StatefulNode | None) -> str:
     return f" ({by.state.value})" if by.state in STUCK else ""
 
 
-def readiness(tasks: Sequence[StatefulNode]) -> dict[str, tuple[TaskState, str]]:
+def readiness(
+    tasks: Sequence[StatefulNode], *, only: Collection[str] | None = None
+) -> dict[str, tuple[TaskState, str]]:
     """Where each pending task belongs, and why: `blocked` with what it waits for, or `ready`."""
     by_id = {task.id: task for task in tasks}
     found: dict[str, tuple[TaskState, str]] = {}
     for task in tasks:
-        if task.state in PENDING and not task.removed:
+        if task.state in PENDING and not task.removed and (only is None or task.id in only):
             why = unmet(task, by_id)
             # A reason somebody gave for `ready` (stopped, retried) stays until it is blocked.
             kept = task.reason if task.state is TaskState.READY else ""

@@ -103,7 +103,15 @@ def _add(tx: Transaction, definition: TaskDef) -> None:
     names = ", ".join(stored)
     marks = ", ".join(f":{name}" for name in stored)
     tx.execute(f"INSERT INTO task ({names}) VALUES ({marks})", stored)  # noqa: S608
+    _put_needs(tx, definition)
     tx.event("task.added", definition.id, row, task=definition.id)
+
+
+def _put_needs(tx: Transaction, definition: TaskDef) -> None:
+    tx.execute("DELETE FROM dependency WHERE task = ?", [definition.id])
+    for need in definition.needs:
+        row = [definition.id, need.task, need.condition]
+        tx.execute("INSERT OR IGNORE INTO dependency VALUES (?, ?, ?)", row)
 
 
 def _change(tx: Transaction, task: Task, definition: TaskDef) -> None:
@@ -116,5 +124,7 @@ def _change(tx: Transaction, task: Task, definition: TaskDef) -> None:
         values = {**as_text(change), "_id": task.id}
         tx.execute(f"UPDATE task SET {assignments} WHERE id = :_id", values)  # noqa: S608
         tx.event("task.changed", task.id, change, task=task.id)
+    if "needs" in change:
+        _put_needs(tx, definition)
     if "definition_hash" in change and task.state is TaskState.DONE:
         tx.put_state(task, TaskState.STALE, "its definition changed after it was done")

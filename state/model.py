@@ -21,6 +21,7 @@ JSON: TypeAlias = Any  # what json.loads returns; a recursive alias would only a
 
 NeedCondition: TypeAlias = Literal["ok", "any"]
 Purpose: TypeAlias = Literal["done", "ready", "gate"]
+ApprovalAbout: TypeAlias = Literal["gate", "budget"]
 Verdict: TypeAlias = Literal["pass", "fail", "unknown"]
 
 
@@ -191,6 +192,51 @@ class HostBinding:
     facts: Mapping[str, JSON] = field(default_factory=dict)
     seen_at: str | None = None
     unreachable_since: str | None = None
+    usd_per_hour: float | None = None
+    ends_at: str | None = None
+    """When the rental ends; what cannot finish by then is not started unasked."""
+
+    @property
+    def machine(self) -> str:
+        """The machine, however many roles it plays."""
+        return "local" if self.kind == "local" else f"{self.user}@{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEpoch:
+    """One boot of one machine, as a role met it."""
+
+    role: str
+    epoch: str
+    identity: Mapping[str, JSON]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rental:
+    """How long a machine was there for a role, and what its hour costs."""
+
+    id: str
+    role: str
+    machine: str
+    usd_per_hour: float | None
+    since: str
+    until: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A person's yes: to a gate as it is defined now, or to one start over the budget."""
+
+    id: str
+    at: str
+    actor: str
+    task: str
+    about: ApprovalAbout
+    definition_hash: str
+    attempts: int
+    """How many attempts the task had had."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +360,9 @@ class Snapshot:
     """Not given back; whether one has run out is for each reader to say."""
     documents: tuple[Document, ...] = ()
     secrets: tuple[SecretRef, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    rentals: tuple[Rental, ...] = ()
+    epochs: tuple[HostEpoch, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[str, Task]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from state import journal
 from state.connection import reading
 from state.model import (
+    Approval,
     Artifact,
     Attempt,
     AttemptState,
@@ -17,10 +18,12 @@ from state.model import (
     Document,
     FailureClass,
     HostBinding,
+    HostEpoch,
     Lease,
     Meta,
     Need,
     Note,
+    Rental,
     SecretRef,
     Snapshot,
     Task,
@@ -30,6 +33,7 @@ from state.model import (
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterable
 
 OWN_META = ("workspace_id", "name", "title", "goal", "runbook_hash", "runbook_path")
 
@@ -80,11 +84,35 @@ class GraphNode:
     began_hash: str | None
 
 
+NODES = "SELECT id, position, kind, needs, state, reason, removed, began_hash FROM task"
+
+
 def read_nodes(conn: sqlite3.Connection) -> list[GraphNode]:
+    """The whole graph."""
+    return _nodes(conn.execute(f"{NODES} ORDER BY position, id"))
+
+
+def read_near(conn: sqlite3.Connection, moved: Iterable[str]) -> tuple[set[str], list[GraphNode]]:
+    """Those that need one of the moved tasks, and all that is needed to judge them."""
+    names = json.dumps(sorted(moved))
+    near = {
+        row[0]
+        for row in conn.execute(
+            "SELECT value FROM json_each(:names) UNION SELECT task FROM dependency"
+            " WHERE needs IN (SELECT value FROM json_each(:names))",
+            {"names": names},
+        )
+    }
     rows = conn.execute(
-        "SELECT id, position, kind, needs, state, reason, removed, began_hash FROM task"
-        " ORDER BY position, id"
+        f"{NODES} WHERE id IN (SELECT value FROM json_each(:near) UNION SELECT needs"  # noqa: S608
+        " FROM dependency WHERE task IN (SELECT value FROM json_each(:near)))"
+        " ORDER BY position, id",
+        {"near": json.dumps(sorted(near))},
     )
+    return near, _nodes(rows)
+
+
+def _nodes(rows: Iterable[sqlite3.Row]) -> list[GraphNode]:
     return [
         GraphNode(
             id=row[0],
@@ -149,6 +177,12 @@ def host_from(row: sqlite3.Row) -> HostBinding:
     return HostBinding(**fields)
 
 
+def epoch_from(row: sqlite3.Row) -> HostEpoch:
+    return HostEpoch(
+        role=row["role"], epoch=row["epoch"], identity=json.loads(row["identity"]), at=row["at"]
+    )
+
+
 def note_from(row: sqlite3.Row) -> Note:
     fields = dict(row)
     fields["decision"] = bool(fields["decision"])
@@ -203,6 +237,14 @@ def read_snapshot(conn: sqlite3.Connection) -> Snapshot:
                 for row in conn.execute("SELECT * FROM document ORDER BY path")
             ),
             secrets=tuple(map(secret_from, conn.execute("SELECT * FROM secret ORDER BY name"))),
+            approvals=tuple(
+                Approval(**dict(row))
+                for row in conn.execute("SELECT * FROM approval ORDER BY rowid")
+            ),
+            rentals=tuple(
+                Rental(**dict(row)) for row in conn.execute("SELECT * FROM rental ORDER BY rowid")
+            ),
+            epochs=tuple(map(epoch_from, conn.execute("SELECT * FROM host_epoch ORDER BY seq"))),
         )
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 from state import ids, journal
 from state.errors import StateError, UnknownHost
-from state.model import JSON, Artifact, CheckRun, HostBinding, Note, Purpose, Verdict
+from state.model import (
+    JSON,
+    Approval,
+    ApprovalAbout,
+    Artifact,
+    CheckRun,
+    HostBinding,
+    HostEpoch,
+    Note,
+    Purpose,
+    Verdict,
+)
+from state.reading import epoch_from
 from state.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -45,9 +57,13 @@ class Recording(Transaction):
             "epoch": epoch,
         }
         self._insert("check_run", row)
-        payload = {"check": row["id"], "purpose": purpose, "name": name, "verdict": verdict}
-        self.event("check.recorded", attempt or task_id, payload, task=task_id)
         plain = {"spec": json.loads(str(row["spec"])), "evidence": json.loads(str(row["evidence"]))}
+        payload = {
+            "check": row["id"],
+            **{key: row[key] for key in ("attempt", "purpose", "name", "verdict", "epoch")},
+            **plain,
+        }
+        self.event("check.recorded", attempt or task_id, payload, task=task_id)
         return CheckRun(**{**row, **plain})
 
     def record_artifact(
@@ -66,6 +82,7 @@ class Recording(Transaction):
         }
         self._insert("artifact", row)
         payload = {"artifact": row["id"], "uri": row["uri"], "size": size, "sha256": sha256}
+        payload["attempt"] = attempt
         self.event("artifact.recorded", row["uri"], payload, task=task_id)
         return Artifact(**row)
 
@@ -96,17 +113,71 @@ class Recording(Transaction):
         self.event(kind, task or "workspace", payload, task=task)
         return Note(**row)
 
+    def approve(self, task_id: str, *, about: ApprovalAbout, reason: str) -> Approval:
+        """Keep a person's yes to a task as it is defined now."""
+        task = self.task(task_id)
+        latest = self.latest_attempt(task_id)
+        row: dict[str, JSON] = {
+            "id": ids.ulid(self._moment),
+            "at": self.at,
+            "actor": self._actor,
+            "task": task_id,
+            "about": about,
+            "definition_hash": task.definition_hash,
+            "attempts": latest.number if latest else 0,
+            "reason": journal.clean(reason),
+        }
+        self._insert("approval", row)
+        payload = {name: row[name] for name in ("about", "definition_hash", "attempts", "reason")}
+        self.event("task.approved", row["id"], payload, task=task_id)
+        return Approval(**row)
+
     def bind_host(self, host: HostBinding) -> None:
-        """Put a machine behind a role, or replace it."""
+        """Put a machine behind a role, or replace it. The machine before is no longer paid for."""
         row = {name: getattr(host, name) for name in HostBinding.__slots__}
         row["facts"] = journal.canonical(dict(host.facts))
         self._insert("host", row, verb="INSERT OR REPLACE")
         payload = {**row, "facts": json.loads(row["facts"])}
         del payload["role"]
-        self.event("host.bound", host.role, payload)
+        began = self._rent(host)
+        self.event("host.bound", host.role, payload | ({"rental": began} if began else {}))
+
+    def _rent(self, host: HostBinding) -> str | None:
+        """The name of a new rental; None while the same machine goes on at the same price."""
+        machine, price = journal.clean(host.machine), host.usd_per_hour
+        known = self._conn.execute(
+            "SELECT machine, usd_per_hour FROM rental WHERE role = ? AND until IS NULL", [host.role]
+        ).fetchone()
+        if known is not None and tuple(known) == (machine, price):
+            return None
+        query = "UPDATE rental SET until = ? WHERE role = ? AND until IS NULL"
+        self._conn.execute(query, [self.at, host.role])
+        name = ids.ulid(self._moment)
+        row = {"id": name, "role": host.role, "machine": machine, "usd_per_hour": price}
+        self._insert("rental", {**row, "since": self.at})
+        return name
+
+    def end_rental(self, role: str) -> None:
+        """The machine behind the role is given back, or plays it no more."""
+        query = "SELECT id FROM rental WHERE role = ? AND until IS NULL"
+        for (name,) in self._conn.execute(query, [role]).fetchall():
+            self._conn.execute("UPDATE rental SET until = ? WHERE id = ?", [self.at, name])
+            self.event("rental.ended", name, {"role": role})
+
+    def last_epoch(self, role: str) -> HostEpoch | None:
+        """The boot of a machine that the role met last."""
+        row = self._conn.execute(
+            "SELECT * FROM host_epoch WHERE role = ? ORDER BY seq DESC LIMIT 1", [role]
+        ).fetchone()
+        return epoch_from(row) if row else None
 
     def seen_host(
-        self, role: str, *, epoch: str | None, facts: Mapping[str, JSON] | None = None
+        self,
+        role: str,
+        *,
+        epoch: str | None,
+        facts: Mapping[str, JSON] | None = None,
+        identity: Mapping[str, JSON] | None = None,
     ) -> None:
         """It answered. Only news make an event: polling must not move the revision."""
         row = self._host(role)
@@ -123,9 +194,15 @@ class Recording(Transaction):
             " WHERE role = ?",
             [change.get("epoch", row["epoch"]), text, self.at, role],
         )
+        if "epoch" in change:
+            change["was_epoch"] = row["epoch"]
+            proof = journal.canonical(dict(identity or {}))
+            if identity:
+                change["identity"] = json.loads(proof)
+            met = {"role": role, "epoch": epoch, "identity": proof, "at": self.at}
+            self._insert("host_epoch", met)
         if change:
-            before = {"was_epoch": row["epoch"]} if "epoch" in change else {}
-            self.event("host.seen", role, {**change, **before})
+            self.event("host.seen", role, change)
 
     def set_unreachable(self, role: str, flag: bool = True) -> None:
         """It did not answer. That is no verdict about what runs on it."""

@@ -122,7 +122,58 @@ SHARING = (
 )
 
 
+def m0003_machines_and_needs(db: Database) -> None:
+    """Needs as rows, what machines cost, each boot of them, and people's approvals."""
+    for statement in MACHINES:
+        db.execute(statement)
+    db.table("dependency").create_index(["needs"])
+
+
+MACHINES = (
+    # Who waits for a task is one look-up: a move touches its followers, not the whole graph.
+    """CREATE TABLE dependency (
+        task TEXT NOT NULL REFERENCES task(id), needs TEXT NOT NULL,
+        condition TEXT NOT NULL CHECK (condition IN ('ok', 'any')),
+        PRIMARY KEY (task, needs, condition)) WITHOUT ROWID""",
+    """INSERT OR IGNORE INTO dependency (task, needs, condition)
+        SELECT task.id, json_extract(need.value, '$[0]'), json_extract(need.value, '$[1]')
+        FROM task, json_each(task.needs) AS need""",
+    "ALTER TABLE host ADD COLUMN usd_per_hour REAL CHECK (usd_per_hour >= 0)",
+    "ALTER TABLE host ADD COLUMN ends_at TEXT",
+    """CREATE TABLE host_epoch (
+        seq INTEGER PRIMARY KEY, role TEXT NOT NULL, epoch TEXT NOT NULL,
+        identity TEXT NOT NULL CHECK (json_valid(identity)), at TEXT NOT NULL)""",
+    # The machine before the last one was paid for too.
+    """CREATE TABLE rental (
+        id TEXT PRIMARY KEY, role TEXT NOT NULL, machine TEXT NOT NULL, usd_per_hour REAL,
+        since TEXT NOT NULL, until TEXT)""",
+    """INSERT INTO host_epoch (role, epoch, identity, at)
+        SELECT subject, json_extract(payload, '$.epoch'), '{}', at FROM event
+        WHERE kind = 'host.seen' AND json_extract(payload, '$.epoch') IS NOT NULL ORDER BY seq""",
+    """INSERT INTO rental (id, role, machine, since)
+        SELECT 'first-' || role, role,
+            iif(kind = 'local', 'local', user || '@' || address || ':' || port),
+            (SELECT max(at) FROM event WHERE event.kind = 'host.bound' AND subject = role)
+        FROM host""",
+    """CREATE TABLE approval (
+        id TEXT PRIMARY KEY, at TEXT NOT NULL, actor TEXT NOT NULL,
+        task TEXT NOT NULL REFERENCES task(id),
+        about TEXT NOT NULL CHECK (about IN ('gate', 'budget')), definition_hash TEXT NOT NULL,
+        attempts INTEGER NOT NULL, reason TEXT NOT NULL)""",
+    # They were kept as facts about the workspace: approved:TASK:HASH.
+    """INSERT INTO approval (id, at, actor, task, about, definition_hash, attempts, reason)
+        SELECT 'old-' || substr(meta.key, 10), event.at, event.actor, task.id, 'gate',
+            task.definition_hash, 0, meta.value
+        FROM meta JOIN task ON meta.key = 'approved:' || task.id || ':'
+            || substr(task.definition_hash, 1, 16)
+        JOIN event ON event.kind = 'meta.set' AND event.subject = meta.key
+        WHERE event.seq = (SELECT max(seq) FROM event WHERE kind = 'meta.set'
+            AND subject = meta.key)""",
+)
+
+
 MIGRATIONS: dict[str, Callable[[Database], None]] = {
     "0001_initial": m0001_initial,
     "0002_sharing": m0002_sharing,
+    "0003_machines_and_needs": m0003_machines_and_needs,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from state import ids, journal
 from state.errors import StateMoved, UnknownAttempt, UnknownTask
 from state.graph import readiness
-from state.reading import attempt_from, read_nodes, task_from
+from state.reading import attempt_from, read_near, read_nodes, task_from
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,6 +29,7 @@ class Transaction:
         self._moment = clock()  # one time for everything that happens in one transaction
         self._head = journal.head(conn)
         self._graph_changed = False
+        self._moved: set[str] = set()
         self.at = ids.stamp(self._moment)
 
     @property
@@ -83,7 +84,7 @@ class Transaction:
         if began != task.began_hash:
             payload["began_hash"] = began or ""
         self.event("task.moved", task.id, payload, task=task.id)
-        self._graph_changed = True
+        self._moved.add(task.id)
 
     def event(
         self, kind: str, subject: str, payload: Mapping[str, JSON], *, task: str | None = None
@@ -102,10 +103,14 @@ class Transaction:
 
     def settle(self) -> None:
         """Move pending tasks to where their needs put them; part of every transaction."""
-        if not self._graph_changed:
+        if self._graph_changed:
+            nodes = read_nodes(self._conn)
+            found = readiness(nodes)
+        elif self._moved:
+            near, nodes = read_near(self._conn, self._moved)
+            found = readiness(nodes, only=near)
+        else:
             return
-        nodes = read_nodes(self._conn)
-        found = readiness(nodes)
         for task in nodes:
             state, reason = found.get(task.id, (task.state, task.reason))
             if state is not task.state:
@@ -114,6 +119,7 @@ class Transaction:
                 self._conn.execute("UPDATE task SET reason = ? WHERE id = ?", [reason, task.id])
                 self.event("task.reason", task.id, {"reason": reason}, task=task.id)
         self._graph_changed = False
+        self._moved.clear()
 
     def execute(self, query: str, values: Sequence[JSON] | dict[str, JSON]) -> sqlite3.Cursor:
         """For the modules of this package only; the event goes with it."""

@@ -120,7 +120,7 @@ def test_a_database_of_a_newer_version_is_no_damage(tmp_path: Path) -> None:
     conn = sqlite3.connect(path)
     conn.execute(
         "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
-        " SELECT migration_set, '9999_future', applied_at FROM _sqlite_migrations"
+        " SELECT migration_set, '9999_future', applied_at FROM _sqlite_migrations LIMIT 1"
     )
     conn.commit()
     conn.close()
