@@ -1,11 +1,18 @@
-"""The hand-off text: what a person or an agent who knows nothing must know, from one revision."""
+"""The hand-off text: what a person or an agent who knows nothing must know, from one revision.
+
+Bounded: a brief that grew with the run would not be read. When it is too long, rows are left out
+of the least urgent sections first, and it says how many and where they are.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state import Attempt, Event, Note, Task, TaskKind, TaskState
+from state.graph import descendants
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -13,51 +20,176 @@ if TYPE_CHECKING:
 
     from runbook.views import View
 
+BUDGET = 4000
+"""Tokens of a whole brief, by `count_tokens`."""
 LAST_EVENTS = 8
 LAST_NOTES = 5
+LAST_RESULTS = 6
 EDITED = "runbook.yaml was edited since: see `runbook plan`, take it over with `runbook init`."
 LONGEST = 160
+MOST_ROWS = 100
 
 
-def render_brief(view: View, events: Iterable[Event] = (), *, titled: bool = True) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A titled list. `urgency` 0 is never cut; the highest number is cut first."""
+
+    key: str
+    title: str
+    rows: tuple[str, ...]
+    urgency: int
+    more: str
+    """The command that shows all of it."""
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """The hand-off text in parts, in the order in which it is read."""
+
+    title: str
+    goal: str
+    revision: int
+    progress: str
+    next: str
+    edited: bool
+    about: tuple[str, ...]
+    """The task it was asked for, in lines; empty for the whole run."""
+    sections: tuple[Section, ...]
+
+
+def render_brief(
+    view: View,
+    events: Iterable[Event] = (),
+    *,
+    titled: bool = True,
+    about: str | None = None,
+    budget: int = BUDGET,
+) -> str:
     """Markdown, bounded, in a stable order. Everything a host said is quoted.
 
     Args:
         titled: with title and goal; PROGRESS.md has them above.
+        about: with this task in front.
+        budget: tokens at most, by `count_tokens`.
+
+    Raises:
+        UnknownTask: there is no task `about`.
     """
+    return to_markdown(make_brief(view, events, about=about, budget=budget), titled=titled)
+
+
+def make_brief(
+    view: View, events: Iterable[Event] = (), *, about: str | None = None, budget: int = BUDGET
+) -> Brief:
+    """The parts of the brief, cut to the budget."""
     snapshot = view.snapshot
     tasks = [task for task in snapshot.tasks if not task.removed]
+    brief = Brief(
+        title=one_line(snapshot.meta.title or snapshot.meta.name),
+        goal=" ".join(snapshot.meta.goal.split()) or "not stated",
+        revision=snapshot.revision,
+        progress=_progress(tasks),
+        next=_next(view),
+        edited=view.edited,
+        about=_about(view, snapshot.task(about)) if about else (),
+        sections=tuple(section for section in _sections(view, tasks, events) if section.rows),
+    )
+    return fit(brief, budget)
+
+
+def fit(brief: Brief, budget: int) -> Brief:
+    """Leaves rows out, oldest of the least urgent section first, until the text fits."""
+    size = count_tokens(to_markdown(brief))
+    while size > budget:
+        cut = max(
+            (section for section in brief.sections if section.rows and section.urgency),
+            key=lambda section: section.urgency,
+            default=None,
+        )
+        if cut is None:
+            return brief
+        # Half of them at a time: a run of 10,000 tasks is cut in a few steps.
+        keep = len(cut.rows) // 2
+        shorter = replace(
+            cut, rows=cut.rows[len(cut.rows) - keep :], left_out=cut.left_out + len(cut.rows) - keep
+        )
+        brief = replace(brief, sections=tuple(shorter if s is cut else s for s in brief.sections))
+        size = count_tokens(to_markdown(brief))
+    return brief
+
+
+PIECE = re.compile(r"[^\W\d_]{1,4}|\d|[^\w\s]|_|\n", re.ASCII)
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def count_tokens(text: str) -> int:
+    """An upper estimate of the tokens of a brief, without a tokenizer at hand.
+
+    A word counts a token per four letters begun, a digit, a mark and a line break one each, a
+    character outside ASCII three. A test holds it against a real tokenizer.
+    """
+    return len(PIECE.findall(text)) + 3 * len(NOT_ASCII.findall(text))
+
+
+def to_markdown(brief: Brief, *, titled: bool = True) -> str:
+    """The brief as text."""
+    head = [f"# {brief.title}", "", f"Goal: {brief.goal}", ""] if titled else []
+    lines = [
+        *head,
+        f"At revision {brief.revision}: {brief.progress}.",
+        "",
+        f"**Next safe action:** {brief.next}",
+        *(("", f"**{EDITED}**") if brief.edited else ()),
+        *(("", *brief.about) if brief.about else ()),
+    ]
+    for section in brief.sections:
+        rows = [f"- {row}" for row in section.rows]
+        if section.left_out:
+            rows.append(f"- {section.left_out} more: `{section.more}`")
+        lines += ["", f"**{section.title}**", "", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(view: View, tasks: list[Task], events: Iterable[Event]) -> list[Section]:
+    snapshot = view.snapshot
+    decisions = [note for note in snapshot.notes if note.decision]
+    notes = [note for note in snapshot.notes if not note.decision]
+    recent = [event for event in events if _worth_telling(event)][-LAST_EVENTS:]
+    wrong = [task for task in tasks if task.state in (TaskState.FAILED, TaskState.STALE)]
+    results = [task for task in tasks if task.out and _numbers(task)][-LAST_RESULTS:]
+    return [
+        _make("running", "Running", 1, [_running_line(view, t) for t in tasks if _runs(t)]),
+        _make("hands_off", "Do not touch", 1, _hands_off(view, tasks)),
+        _make("unknown", "Unknown", 1, _unknowns(view, tasks)),
+        _make("waiting", "Waiting for a person", 2, _waiting(tasks)),
+        _make("wrong", "Failed or stale", 2, [_wrong_line(task) for task in wrong]),
+        _make("results", "Last results", 4, [_result_line(t) for t in results], "runbook results"),
+        _make("decisions", "Decisions", 3, [_note_line(note) for note in decisions]),
+        _make("notes", "Notes", 5, [_note_line(note) for note in notes][-LAST_NOTES:]),
+        _make("recent", "Recently", 6, [_event_line(event) for event in recent]),
+    ]
+
+
+def _make(
+    key: str, title: str, urgency: int, rows: list[str], more: str = "runbook status --json"
+) -> Section:
+    left_out = max(0, len(rows) - MOST_ROWS)
+    return Section(
+        key=key,
+        title=title,
+        rows=tuple(rows[left_out:]),
+        urgency=urgency,
+        more=more,
+        left_out=left_out,
+    )
+
+
+def _progress(tasks: list[Task]) -> str:
     counts = Counter(task.state.value for task in tasks)
     said = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    title = one_line(snapshot.meta.title or snapshot.meta.name)
-    head = [f"# {title}", "", f"Goal: {' '.join(snapshot.meta.goal.split()) or 'not stated'}", ""]
-    lines = [
-        *(head if titled else ()),
-        f"At revision {snapshot.revision}: {said}.",
-        "",
-        f"**Next safe action:** {_next(view)}",
-        *(("", f"**{EDITED}**") if view.edited else ()),
-    ]
-    lines += _section("Running", [_running_line(view, t) for t in tasks if t.state in RUNNING])
-    lines += _section("Do not touch", _hands_off(view, tasks))
-    lines += _section("Unknown", _unknowns(view, tasks))
-    lines += _section(
-        "Failed or stale",
-        [
-            f"`{task.id}` {task.state}: {quoted(task.reason)}; look: `runbook logs {task.id}`"
-            for task in tasks
-            if task.state in (TaskState.FAILED, TaskState.STALE)
-        ],
-    )
-    lines += _section(
-        "Last results", [_result_line(t) for t in tasks if t.out and _numbers(t)][-6:]
-    )
-    lines += _section("Decisions", [_note_line(n) for n in snapshot.notes if n.decision])
-    notes = [_note_line(note) for note in snapshot.notes if not note.decision]
-    lines += _section("Notes", notes[-LAST_NOTES:])
-    recent = [event for event in events if _worth_telling(event)][-LAST_EVENTS:]
-    lines += _section("Recently", [_event_line(event) for event in recent])
-    return "\n".join(lines) + "\n"
+    phases = [task.phase for task in tasks if task.state in RUNNING or task.state.value == "ready"]
+    return said + (f"; in phase `{phases[0]}`" if phases and phases[0] else "")
 
 
 def _next(view: View) -> str:
@@ -66,8 +198,42 @@ def _next(view: View) -> str:
     return f"`{view.next.command}` ({one_line(view.next.reason)})"
 
 
-def _section(title: str, rows: list[str]) -> list[str]:
-    return ["", f"**{title}**", "", *(f"- {row}" for row in rows)] if rows else []
+def _about(view: View, task: Task) -> tuple[str, ...]:
+    snapshot = view.snapshot
+    after = list(descendants(snapshot, task.id))
+    attempt = snapshot.latest_attempt(task.id)
+    lines = [
+        f"**Task `{task.id}`: {one_line(task.title)}**",
+        "",
+        (
+            f"- {task.state}{_because(task)}; step `{task.step}`, role `{task.role or 'none'}`, "
+            f"phase `{task.phase}`"
+        ),
+        f"- needs: {_names([need.task for need in task.needs])}",
+        f"- needed by: {_names(after)}",
+    ]
+    if attempt is not None:
+        ended = f", {attempt.cls}" if attempt.cls else ""
+        lines.append(f"- attempt {attempt.number} on {attempt.host}: {attempt.state}{ended}")
+    lines += [
+        f"- {check.purpose} check `{one_line(check.name)}`: {check.verdict} at {check.at}"
+        for check in snapshot.checks_of(task.id)
+    ]
+    lines += [f"- {_note_line(note)}" for note in snapshot.notes if note.task == task.id]
+    return (*lines, f"- look: `runbook status {task.id}`, `runbook logs {task.id}`")
+
+
+def _because(task: Task) -> str:
+    return f" ({quoted(task.reason)})" if task.reason else ""
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:12])
+    return (shown or "nothing") + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _runs(task: Task) -> bool:
+    return task.state in RUNNING
 
 
 def _running_line(view: View, task: Task) -> str:
@@ -101,6 +267,16 @@ def _unknowns(view: View, tasks: list[Task]) -> list[str]:
         f"`{task.id}`: {quoted(task.reason)}" for task in tasks if task.state is TaskState.ATTENTION
     ]
     return rows
+
+
+def _waiting(tasks: list[Task]) -> list[str]:
+    return [
+        f"`{task.id}`: {one_line(task.reason)}" for task in tasks if task.state is TaskState.GATED
+    ]
+
+
+def _wrong_line(task: Task) -> str:
+    return f"`{task.id}` {task.state}: {quoted(task.reason)}; look: `runbook logs {task.id}`"
 
 
 def _numbers(task: Task) -> dict[str, float]:

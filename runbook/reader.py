@@ -10,7 +10,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
 from runbook.advice import next_action
-from runbook.brief import render_brief
+from runbook.brief import BUDGET, Brief, make_brief, to_markdown
+from runbook.claims import live_claims
+from runbook.documents import document_states
 from runbook.errors import RunbookError
 from runbook.live import read_live
 from runbook.views import View
@@ -84,6 +86,8 @@ class Reader:
             live=read_live(self.workspace),
             edited=self.is_edited(snapshot),
             engine=engine,
+            claims=live_claims(self.workspace, snapshot),
+            documents=document_states(self.workspace.root, snapshot.documents),
         )
 
     def is_edited(self, snapshot: Snapshot) -> bool:
@@ -129,10 +133,15 @@ class Reader:
         """Facts in the order in which they were recorded."""
         return self.store.events(after=after, limit=limit, task=task)
 
-    def brief(self) -> str:
-        """The hand-off text, as Markdown."""
+    def brief(self, about: str | None = None, *, budget: int = BUDGET) -> str:
+        """The hand-off text, as Markdown; with one task in front when asked about it."""
+        return to_markdown(self.brief_parts(about, budget=budget))
+
+    def brief_parts(self, about: str | None = None, *, budget: int = BUDGET) -> Brief:
+        """The hand-off text in parts. Raises UnknownTask."""
         view = self.view()
-        return render_brief(view, self.events(after=max(0, view.snapshot.revision - BRIEF_EVENTS)))
+        events = self.events(after=max(0, view.snapshot.revision - BRIEF_EVENTS), task=about)
+        return make_brief(view, events, about=about, budget=budget)
 
     def log_path(self, task_id: str, stream: str = "out") -> Path | None:
         """The local copy of a stream of the newest attempt; None when there is none yet."""

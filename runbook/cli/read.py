@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.brief import EDITED
+from runbook.brief import BUDGET, EDITED, to_markdown
 from runbook.cli.common import answer, json_option, plain
 from runbook.reader import Reader
 
@@ -64,19 +64,27 @@ def next_command(workspace: Path, as_json: bool) -> None:
 
 
 @click.command("brief")
+@click.option("--for", "about", metavar="TASK", help="With this task in front.")
+@click.option(
+    "--tokens", type=click.IntRange(min=200), default=BUDGET, show_default=True, help="At most."
+)
+@click.option("--md", is_flag=True, help="Markdown; the default.")
 @json_option
 @click.pass_obj
-def brief_command(workspace: Path, as_json: bool) -> None:
-    """Print the hand-off text for whoever takes over, as Markdown.
+def brief_command(workspace: Path, about: str | None, tokens: int, md: bool, as_json: bool) -> None:
+    """Print the hand-off text for whoever takes over: bounded, and made from one revision.
 
-    Example: runbook brief
+    Example: runbook brief --for train
     """
+    if md and as_json:
+        raise click.UsageError("--md or --json, not both.")
     with Reader.open(workspace) as reader:
-        text = reader.brief()
-        if as_json:
-            answer("brief", reader.store.revision(), {"markdown": text})
-        else:
-            report.line(text.rstrip())
+        parts = reader.brief_parts(about, budget=tokens)
+    text = to_markdown(parts)
+    if as_json:
+        answer("brief", parts.revision, {**plain(parts), "markdown": text})
+    else:
+        report.line(text.rstrip())
 
 
 @click.command("logs")
