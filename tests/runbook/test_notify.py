@@ -1,0 +1,71 @@
+"""The operator's own command hears of what needs a person, and its failure stops nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from runbook.engine.events import Info, Problem, TaskMoved
+from runbook.notify import Notifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runbook.engine.events import EngineEvent
+
+
+def appending(path: Path) -> list[str]:
+    """A command that appends what it reads to a file."""
+    code = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
+    return [sys.executable, "-c", code, str(path)]
+
+
+def moved(state: str, *, task: str = "train", reason: str = "") -> TaskMoved:
+    return TaskMoved(task=task, state=state, reason=reason)
+
+
+def test_what_needs_a_person_is_told_and_the_rest_is_not(tmp_path: Path) -> None:
+    heard, seen = tmp_path / "heard", list[object]()
+    with Notifier(appending(heard), "/ws", seen.append) as notify:
+        for event in (
+            moved("active"),
+            moved("failed", reason="exit code 1"),
+            moved("failed", reason="exit code 1"),  # at once again: not told twice
+            moved("attention", task="copy", reason="the host was rebooted"),
+            moved("gated", task="publish", reason="good enough?"),
+            Problem(text="box ends in 30 min", hint="Save what you need."),
+            moved("done"),
+        ):
+            notify(event)
+        notify.send("finished", "", "every task is done")
+    rows = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert [(row["kind"], row["task"]) for row in rows] == [
+        ("failed", "train"),
+        ("lost", "copy"),
+        ("gate", "publish"),
+        ("problem", None),
+        ("finished", None),
+    ]
+    assert rows[0] == {
+        "v": 1, "kind": "failed", "task": "train", "reason": "exit code 1", "workspace": "/ws",
+    }  # fmt: skip
+    assert len(seen) == 7, "every event is passed on"
+
+
+def test_a_command_that_fails_is_told_once(tmp_path: Path) -> None:
+    told: list[EngineEvent] = []
+    broken = [sys.executable, "-c", "import sys; sys.exit('no network')"]
+    with Notifier(broken, "/ws", told.append) as notify:
+        notify.send("failed", "a", "")
+        notify.send("failed", "b", "")
+    assert told == [
+        Info(text="the notify command failed (exit 1: no network); messages may be lost")
+    ]
+
+
+def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+    told: list[EngineEvent] = []
+    with Notifier([str(tmp_path / "nothing")], "/ws", told.append) as notify:
+        notify.send("failed", "a", "")
+    assert len(told) == 1
