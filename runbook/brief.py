@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state import Attempt, Event, Note, Task, TaskKind, TaskState
+from state import Attempt, Claim, Event, Note, Task, TaskKind, TaskState
 from state.graph import descendants
 from state.transitions import RUNNING
 
@@ -159,6 +159,8 @@ def _sections(view: View, tasks: list[Task], events: Iterable[Event]) -> list[Se
     wrong = [task for task in tasks if task.state in (TaskState.FAILED, TaskState.STALE)]
     results = [task for task in tasks if task.out and _numbers(task)][-LAST_RESULTS:]
     return [
+        _make("documents", "Read first", 1, _documents(view), "runbook doc list"),
+        _make("claims", "Claimed", 1, [_claim_line(view, claim) for claim in snapshot.claims]),
         _make("running", "Running", 1, [_running_line(view, t) for t in tasks if _runs(t)]),
         _make("hands_off", "Do not touch", 1, _hands_off(view, tasks)),
         _make("unknown", "Unknown", 1, _unknowns(view, tasks)),
@@ -241,6 +243,22 @@ def _running_line(view: View, task: Task) -> str:
     where = f" on {attempt.host}, attempt {attempt.number}" if attempt and attempt.host else ""
     logs = f"look: `runbook logs {task.id}`"
     return f"`{task.id}` {task.state}{where}; {logs}, stop: `runbook stop {task.id}`"
+
+
+def _documents(view: View) -> list[str]:
+    since = {"changed": ", **changed since it was listed**", "gone": ", **not there any more**"}
+    return [
+        f"{quoted(one.path)} {one_line(one.title)} (sha256 {one.sha256[:12]}, listed {one.at})"
+        f"{since.get(view.documents.get(one.path, ''), '')}"
+        for one in view.snapshot.documents
+    ]
+
+
+def _claim_line(view: View, claim: Claim) -> str:
+    what = "the whole run" if claim.subject == "run" else f"`{claim.subject}`"
+    over = " (run out)" if view.claims and claim.subject not in view.claims else ""
+    why = f": {quoted(claim.reason)}" if claim.reason else ""
+    return f"{what} by {claim.holder} since {claim.at} for {claim.for_s / 60:g} min{over}{why}"
 
 
 def _hands_off(view: View, tasks: list[Task]) -> list[str]:

@@ -13,6 +13,7 @@ from runbook.verbs.confirming import ConfirmVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
 from runbook.verbs.running import RunVerbs
+from runbook.verbs.sharing import SharingVerbs
 from runbook.workspace import Workspace, default_actor
 from state import LoadReport, open_store
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Service", "ignore"]
 
 
-class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs):
+class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs, SharingVerbs):
     """One client of one workspace. Not shared between threads that act at the same time."""
 
     @classmethod
@@ -38,6 +39,7 @@ class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs):
 
     def load(self, runbook: Runbook) -> LoadReport:
         """Takes over a runbook file. Done work is never run again by this: it turns stale."""
+        self._require_free()
         with self._write() as tx:
             report = tx.load_runbook(
                 path=str(runbook.path),

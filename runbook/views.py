@@ -47,6 +47,10 @@ class View:
     """runbook.yaml is not what the graph was made from: `runbook init` takes it over."""
     engine: str | None = None
     """Who advances the graph right now; None when nobody does."""
+    claims: Mapping[str, float] = field(default_factory=dict)
+    """Task, or `run` -> seconds for which its claim still holds, as this machine judges it."""
+    documents: Mapping[str, str] = field(default_factory=dict)
+    """Listed document -> `same`, `changed` or `gone`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,14 @@ def expect_option(function: F) -> F:
     return decorated
 
 
+def dry_run_option(function: F) -> F:
+    """`--dry-run`: say what would be done, and do nothing."""
+    decorated: F = click.option(
+        "--dry-run", is_flag=True, help="Say what would be done; change nothing."
+    )(function)
+    return decorated
+
+
 def answer(verb: str, revision: int | None, data: Mapping[str, Any]) -> None:
     """Prints the JSON envelope of a verb."""
     report.json_line({"schema": SCHEMA, "verb": verb, "revision": revision, "data": plain(data)})

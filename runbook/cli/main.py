@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "note": ("act", "Keep a note or a decision."),
     "confirm": ("agents", "Say yes to what an agent asked for."),
     "mcp": ("agents", "Serve this workspace to a coding agent."),
+    "doc": ("share", "List documents to re-read; which changed since."),
+    "claim": ("share", "Keep a task, or the run, for yourself for a while."),
+    "release": ("share", "Give a claim back."),
+    "push": ("share", "Put the state where another machine finds it."),
+    "pull": ("share", "Take a pushed state over."),
     "doctor": ("care", "Look the workspace over; exit 4 when something is wrong."),
     "tui": ("ui", "Open the terminal UI (also: bare `runbook`)."),
 }
@@ -84,7 +89,11 @@ def cli(ctx: click.Context, workspace: Path) -> None:
 
     Example: runbook init demo --dir demo && cd demo && runbook run
     """
+    from remote.passphrases import ask_by
+    from runbook.cli.terminal import ask_passphrase
+
     ctx.obj = workspace
+    ask_by(ask_passphrase)
     if ctx.invoked_subcommand is None:
         from runbook.cli.ui import open_tui
 

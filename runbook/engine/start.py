@@ -9,11 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
+from runbook.claims import require_free
 from runbook.engine.finish import finish
 from runbook.engine.planning import StopTask, make_context, plan_task
 from runbook.errors import CannotStart
 from runbook.steps.base import Check, NoHost, StepContext, StepPlan
-from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
+from state import (
+    Attempt,
+    AttemptState,
+    ClaimHeld,
+    FailureClass,
+    Snapshot,
+    Task,
+    TaskKind,
+    TaskState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +36,11 @@ CONTROL = "control"
 
 def start(world: World, snapshot: Snapshot, task: Task, *, stop_task: StopTask) -> bool:
     """Starts a ready task; False when it could not be, which has then been said."""
+    try:
+        require_free(world.workspace, snapshot, actor=world.store.actor, tasks=[task.id])
+    except ClaimHeld as error:
+        world.refuse(task, str(error), error.hint)
+        return False
     if wait_for_person(world, snapshot, task):
         return False
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runbook.advice import next_action
 from runbook.brief import render_brief
+from runbook.claims import require_free
 from runbook.engine.hosts import Hosts
 from runbook.engine.world import World
 from runbook.errors import RunbookError
@@ -80,6 +81,10 @@ class Writer(Reader):
     def _keep_progress(self) -> None:
         self.write_progress()
 
+    def _require_free(self, *task_ids: str) -> None:
+        """Raises ClaimHeld when somebody else claimed one of the tasks, or the whole run."""
+        require_free(self.workspace, self.snapshot(), actor=self.store.actor, tasks=task_ids)
+
     def _compare_revision(self) -> None:
         """Only the comparison: the engine's own writes move the revision."""
         if self.expect_rev is not None:
@@ -105,6 +110,7 @@ class Writer(Reader):
         task = self.snapshot().task(task_id)
         if task.state not in allowed:
             raise wrong_state(task, verb, allowed)
+        self._require_free(task_id)
         with self._write() as tx:
             moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
         self.write_progress()

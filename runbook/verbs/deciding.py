@@ -35,6 +35,7 @@ class DecisionVerbs(Writer):
         """Makes every failed task ready again; their names."""
         reason = f"retried by {self.store.actor}"
         failed = {TaskState.FAILED}
+        self._require_free(*(t.id for t in self.snapshot().tasks if t.state in failed))
         with self._write() as tx:
             names = tuple(task.id for task in tx.tasks() if task.state in failed)
             for name in names:
@@ -67,6 +68,7 @@ class DecisionVerbs(Writer):
         task = self.snapshot().task(task_id)
         if task.state is not TaskState.GATED:
             raise wrong_state(task, "approve", {TaskState.GATED})
+        self._require_free(task_id)
         said = f"approved by {self.store.actor}" + (f": {reason}" if reason else "")
         with self._write() as tx:
             tx.set_meta(approval_key(task), said)
@@ -85,6 +87,8 @@ class DecisionVerbs(Writer):
     def redo(self, task_ids: Collection[str] = ()) -> tuple[str, ...]:
         """Makes stale tasks (these, or all) ready to run again; their names."""
         stale = {TaskState.STALE}
+        chosen = task_ids or [t.id for t in self.snapshot().tasks if t.state in stale]
+        self._require_free(*chosen)
         with self._write() as tx:
             names = tuple(
                 task.id

@@ -46,6 +46,7 @@ class RunVerbs(Writer):
             LeaseHeld: somebody else advances the graph.
         """
         self._compare_revision()
+        self._require_free()
         snapshot = self.snapshot()
         scope = frozenset(snapshot.task(name).id for name in only)
         if until is not None:
@@ -77,6 +78,7 @@ class RunVerbs(Writer):
             LeaseHeld: somebody else advances the graph.
         """
         self._compare_revision()
+        self._require_free()
         lease = self.store.acquire(ENGINE, f"{self.store.actor} (watch, pid {os.getpid()})")
         try:
             engine = Engine(replace(self._world(Once(listen)), lease=lease))
@@ -102,6 +104,7 @@ class RunVerbs(Writer):
                 f"Nothing of `{task_id}` runs: it is {task.state}.",
                 hint="`runbook status` shows what does.",
             )
+        self._require_free(task_id)
         host = self._hosts.of_role(snapshot, task.role or "")
         reason = f"stopped by {self.store.actor}"
         try:
@@ -132,6 +135,7 @@ class RunVerbs(Writer):
         attempt = snapshot.latest_attempt(task_id)
         if task.state is not TaskState.ATTENTION or attempt is None:
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
+        self._require_free(task_id)
         if attempt.detail.get("job"):
             host = self._hosts.of_role(snapshot, task.role or "")
             host.burn(attempt.id)
