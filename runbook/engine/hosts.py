@@ -6,6 +6,7 @@ so that many tasks on a dead box make one stream of tries, not many.
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ class Hosts:
                 f"No machine is bound to the host role `{role}`.",
                 hint=f"Bind one: `runbook host bind {role} local`.",
             ) from None
+        _require_here(binding)
         breaker = self._breakers.setdefault(role, _Breaker())
         if self.clock() < breaker.until:
             wait = breaker.until - self.clock()
@@ -99,6 +101,17 @@ class Hosts:
         for host in self._open.values():
             host.transport.close()
         self._open.clear()
+
+
+def _require_here(binding: HostBinding) -> None:
+    """A pulled state may name as `local` the machine of somebody else, where its jobs may run."""
+    there, here = binding.facts.get("hostname"), socket.gethostname()
+    if binding.kind == "local" and there and there != here:
+        raise CannotStart(
+            f"`{binding.role}` is the machine {there}, bound there as local; this is {here}.",
+            hint=f"Reach it from here: runbook host bind {binding.role} USER@{there} "
+            f"--root {binding.root} --work {binding.work}; or bind another machine.",
+        )
 
 
 def _target(binding: HostBinding) -> HostTarget:
