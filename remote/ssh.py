@@ -19,7 +19,7 @@ import paramiko
 from remote.breaker import Breaker
 from remote.errors import RemoteError, Unreachable
 from remote.model import HostTarget, Result
-from remote.ssh_channel import Sessions, converse, left_of
+from remote.ssh_channel import Sessions, close_quietly, converse, left_of
 from remote.ssh_config import Route, chain
 from remote.ssh_hop import Hop, open_hop
 from remote.ssh_keys import KEYRING, Keyring, PassphraseNeeded
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CONNECT_S = 15.0  # until a machine answers at all
 LOGIN_S = 75.0  # through every hop; a link of 5 s latency needs half of it
 SILENCE_S = 12.0  # nothing came for so long, though we asked: the link is dead
+CLOSING_S = 1.0
 SESSIONS = 8  # servers allow ten by default
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
@@ -106,69 +107,70 @@ class SshTransport:
 
     def _run_before(self, argv: Sequence[str], data: bytes, timeout: float) -> Result:
         deadline = time.monotonic() + timeout
-        if not self._sessions.acquire(timeout=timeout):
-            raise self._unknown(argv, "all sessions of the connection were busy")
-        try:
-            return self._run(argv, data, deadline)
-        finally:
-            self._sessions.release()
-
-    def _run(self, argv: Sequence[str], data: bytes, deadline: float) -> Result:
-        try:
-            with self.channel(deadline) as (connection, channel):
-                # It waits for its reply without a limit; closing the channel ends the wait.
-                watch = threading.Timer(left_of(deadline), channel.close)
-                watch.daemon = True
-                watch.start()
-                try:
-                    channel.exec_command(shlex.join(argv))
-                    out, err = converse(channel, data, deadline)
-                finally:
-                    watch.cancel()
-                code = channel.recv_exit_status() if channel.status_event.is_set() else -1
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._unknown(argv, str(error) or type(error).__name__) from error
+        with self._sessions.turn(timeout) as got:
+            if not got:
+                raise self._unknown(argv, "all sessions of the connection were busy")
+            try:
+                with self._session(deadline) as (connection, channel):
+                    out, err = self._exec(channel, shlex.join(argv), data, deadline)
+                    code = channel.recv_exit_status() if channel.status_event.is_set() else -1
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self._unknown(argv, str(error) or type(error).__name__) from error
         if code < 0:
             alive = connection.is_active()
             why = "it ended without an exit status" if alive else "the connection was lost"
             raise self._unknown(argv, why)
         return Result(argv=tuple(argv), code=code, out=out, err=err)
 
+    def _exec(
+        self, channel: paramiko.Channel, command: str, data: bytes, deadline: float
+    ) -> tuple[bytes, bytes]:
+        # It waits for its reply without a limit; closing the channel ends the wait.
+        watch = threading.Timer(left_of(deadline), close_quietly, (channel,))
+        watch.daemon = True
+        watch.start()
+        try:
+            channel.exec_command(command)
+            return converse(channel, data, deadline)
+        finally:
+            watch.cancel()
+
     @contextlib.contextmanager
-    def channel(
-        self, deadline: float, *, to: tuple[str, int] | None = None
-    ) -> Iterator[tuple[paramiko.Transport, paramiko.Channel]]:
-        """A channel: a session, or a connection from the host `to` an address of its network."""
-        connection, channel = self._open_channel(deadline, to)
+    def _session(self, deadline: float) -> Iterator[tuple[paramiko.Transport, paramiko.Channel]]:
+        if not self._sessions.opening.acquire(timeout=left_of(deadline)):
+            raise TimeoutError("all sessions that the server allows were busy")
+        try:
+            connection, channel = self._open_session(deadline)
+            self._sessions.opened()
+        finally:
+            self._sessions.opening.release()
         try:
             yield connection, channel
         finally:
-            channel.close()
+            close_quietly(channel)
+            self._sessions.ended()
 
-    def _open_channel(
-        self, deadline: float, to: tuple[str, int] | None
-    ) -> tuple[paramiko.Transport, paramiko.Channel]:
+    def _open_session(self, deadline: float) -> tuple[paramiko.Transport, paramiko.Channel]:
         """On a new connection when the old one turns out to be dead, or out of sessions.
 
         No command was sent, so trying again cannot run one twice.
         """
-        fresh = False
+        fresh, patience = False, time.monotonic() + CLOSING_S
         while True:
             connection = self._connection(deadline)
             try:
-                if to is not None:
-                    return connection, connection.open_channel(
-                        "direct-tcpip", to, ("127.0.0.1", 0), timeout=left_of(deadline)
-                    )
                 return connection, connection.open_session(timeout=left_of(deadline))
             except paramiko.ChannelException:
-                if to is not None or fresh:
-                    raise
-                if self._sessions.give_way(timeout=left_of(deadline)):
+                if self._sessions.wait_for_one(left_of(deadline)):
                     continue
-                # Sessions of commands that we gave up and that still run there.
-                fresh = True
-                self._forget(connection)
+                if time.monotonic() < patience:
+                    time.sleep(0.05)  # the server is still closing the one before
+                elif fresh:
+                    raise
+                else:
+                    # Commands that we gave up still run there and hold their sessions.
+                    fresh, patience = True, time.monotonic() + CLOSING_S
+                    self._forget(connection)
             except (paramiko.SSHException, OSError, EOFError):
                 connection.join(timeout=min(left_of(deadline), 1.0))
                 if fresh or connection.is_active():
@@ -205,7 +207,6 @@ class SshTransport:
                 raise
             self._failure = None
             self.breaker.answered()
-            self._sessions.reset()
             if self._closed:
                 self._drop()
                 raise Unreachable(f"The connection to {self.label} was closed by us")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
 from typing import TYPE_CHECKING
 
+import paramiko
+
 if TYPE_CHECKING:
-    import paramiko
+    from collections.abc import Iterator
 
 CHUNK = 1 << 15
 LONGEST_OUTPUT = 256 << 20
@@ -20,42 +23,39 @@ class TooMuchOutput(OSError):
 
 
 class Sessions:
-    """Turns on one connection. The limit shrinks when the server turns out to allow fewer."""
+    """Turns on one connection, of which a server may allow fewer than we think."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = self._most = limit
-        self.busy = 0
-        self._turn = threading.Condition()
+        self.opening = threading.Lock()
+        """Held while a session is opened: who is refused knows how many others there are."""
+        self._turns = threading.BoundedSemaphore(limit)
+        self._open = 0
+        self._ended = threading.Condition()
 
-    def acquire(self, *, timeout: float) -> bool:
-        with self._turn:
-            if not self._turn.wait_for(lambda: self.busy < self.limit, timeout):
-                return False
-            self.busy += 1
-            return True
+    @contextlib.contextmanager
+    def turn(self, timeout: float) -> Iterator[bool]:
+        """Waits for a turn; whether it came in time."""
+        got = self._turns.acquire(timeout=timeout)
+        try:
+            yield got
+        finally:
+            if got:
+                self._turns.release()
 
-    def release(self) -> None:
-        with self._turn:
-            self.busy -= 1
-            self._turn.notify_all()
+    def opened(self) -> None:
+        with self._ended:
+            self._open += 1
 
-    def give_way(self, *, timeout: float) -> bool:
-        """The server refused one more: keep to fewer, and wait until another one ended.
+    def ended(self) -> None:
+        with self._ended:
+            self._open -= 1
+            self._ended.notify_all()
 
-        False when there is no other one to wait for; nobody gets a turn then until `reset`.
-        """
-        with self._turn:
-            if self.busy <= 1:
-                self.limit = 1
-                return False
-            self.limit = max(1, min(self.limit, self.busy - 1))
-            return self._turn.wait_for(lambda: self.busy <= self.limit, timeout)
-
-    def reset(self) -> None:
-        """A new connection, of whose server nothing is known."""
-        with self._turn:
-            self.limit = self._most
-            self._turn.notify_all()
+    def wait_for_one(self, timeout: float) -> bool:
+        """Waits until one of the open sessions ended. False: none is open, or none ended."""
+        with self._ended:
+            before = self._open
+            return before > 0 and self._ended.wait_for(lambda: self._open < before, timeout)
 
 
 def converse(channel: paramiko.Channel, data: bytes, deadline: float) -> tuple[bytes, bytes]:
@@ -99,6 +99,12 @@ def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray) -> bool:
     if size > LONGEST_OUTPUT:
         raise TooMuchOutput(f"it said more than {LONGEST_OUTPUT >> 20} MiB")
     return size > before
+
+
+def close_quietly(thing: paramiko.Channel | paramiko.Transport) -> None:
+    """Close what may be dead already: closing sends a message."""
+    with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+        thing.close()
 
 
 def left_of(deadline: float) -> float:

@@ -8,6 +8,7 @@ hop, and exists on Linux alone; so the last hop is asked for an answer, and clos
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 
 from remote.errors import AuthRefused, HostKeyUnknown, RemoteError
-from remote.ssh_channel import left_of
+from remote.ssh_channel import close_quietly, left_of
 from remote.ssh_keys import authenticate
 from remote.ssh_trust import trusted_keys, verify, wanted_types
 
@@ -58,7 +59,7 @@ class Hop:
         self._ended.set()
         # The socket first: closing a transport sends, and would wait on a link that takes nothing.
         self._end()
-        self.transport.close()
+        close_quietly(self.transport)
 
 
 def open_hop(
@@ -102,7 +103,7 @@ def open_hop(
     except BaseException:
         end()
         if transport is not None:
-            transport.close()
+            close_quietly(transport)
         raise
     return Hop(transport, end)
 
@@ -115,7 +116,7 @@ def _socket(
         channel = through[-1].transport.open_channel(
             "direct-tcpip", (route.host, route.port), ("127.0.0.1", 0), timeout=timeout
         )
-        return channel, channel.close
+        return channel, functools.partial(close_quietly, channel)
     if route.proxy_command:
         return _proxy_socket(route.proxy_command)
     sock = socket.create_connection((route.host, route.port), timeout=timeout)

@@ -18,6 +18,7 @@ import paramiko
 import paramiko.agent
 
 from remote.errors import AuthRefused
+from remote.passphrases import PERSON, Person
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,10 +38,10 @@ class PassphraseNeeded(AuthRefused):
 
 
 class Keyring:
-    """Key files opened with a passphrase in this process. `ask` is how a person is asked."""
+    """Key files opened with a passphrase in this process."""
 
-    def __init__(self, ask: Callable[[Path, bool], str | None] | None = None) -> None:
-        self.ask = ask
+    def __init__(self, person: Person = PERSON) -> None:
+        self._person = person
         self._open: dict[tuple[Path, int], paramiko.PKey] = {}
         self._given_up: set[tuple[Path, int]] = set()
         self._lock = threading.Lock()
@@ -63,10 +64,11 @@ class Keyring:
         stamp = _stamp(path)
         if stamp in self._open:
             return True
-        if self.ask is None or stamp in self._given_up:
+        ask = self._person.ask
+        if ask is None or stamp in self._given_up:
             return False
         for turn in range(TRIES):
-            passphrase = self.ask(path, turn > 0)
+            passphrase = ask(path, turn > 0)
             if passphrase is None:
                 break
             with contextlib.suppress(paramiko.SSHException, ValueError, TypeError, OSError):
@@ -77,7 +79,7 @@ class Keyring:
 
 
 KEYRING = Keyring()
-"""The one of this process; a front that can ask a person sets its `ask`."""
+"""The one of this process."""
 
 
 def authenticate(

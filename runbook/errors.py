@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from remote import HostFenceHeld, HostKeyUnknown, RemoteError, Unreachable
+from remote import (
+    AuthRefused,
+    HostFenceHeld,
+    HostKeyChanged,
+    HostKeyUnknown,
+    RemoteError,
+    Unreachable,
+)
 from state import ClaimHeld, LeaseHeld, LeaseLost, RevisionMoved, StateError
 
 
@@ -66,14 +73,25 @@ def explain(error: Exception) -> Explained | None:
         return Explained(message=error.message, hint=error.hint, exit_code=error.exit_code)
     if isinstance(error, RevisionMoved | ClaimHeld | LeaseHeld | LeaseLost | HostFenceHeld):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
-    if isinstance(error, Unreachable):
-        return Explained(message=str(error), hint=error.hint, exit_code=Exit.UNKNOWN)
     if isinstance(error, HostKeyUnknown):
         hint = (
             "Compare the fingerprint with what the provider shows; if it is the same, repeat with "
             f"`--accept-fingerprint {error.fingerprint}`."
         )
         return Explained(message=str(error), hint=hint, exit_code=Exit.NEEDS_AUTH)
+    if isinstance(error, HostKeyChanged):
+        hint = "Find out whether it was rebuilt; then `runbook host repin ROLE` takes its new key."
+        return Explained(message=str(error), hint=hint, exit_code=Exit.NEEDS_AUTH)
+    if isinstance(error, Unreachable):
+        refused = isinstance(error, AuthRefused)
+        code = Exit.NEEDS_AUTH if refused else Exit.UNKNOWN
+        return Explained(message=str(error), hint=_when(error), exit_code=code)
     if isinstance(error, StateError | RemoteError):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.USAGE)
     return None
+
+
+def _when(error: RemoteError) -> str:
+    """The hint, and when a host that is left alone is tried again."""
+    wait = f"next try in {error.retry_in_s:.0f} s" if error.retry_in_s else ""
+    return "; ".join(part for part in (error.hint, wait) if part)

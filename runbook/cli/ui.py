@@ -25,8 +25,10 @@ def tui_command(workspace: Path, read_only: bool, autorun: bool) -> None:
 
 def open_tui(workspace: Path, *, read_only: bool = False, autorun: bool = False) -> int:
     """Opens the UI on the workspace at a path or above it."""
+    from remote.passphrases import ask_by
     from runbook.workspace import find_workspace
 
+    ask_by(None)  # a prompt would write over the screen
     root = find_workspace(workspace).root  # a clear message before Textual takes the terminal
     from runbook.tui.app import run_tui
 
