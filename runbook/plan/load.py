@@ -8,11 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runbook.plan.families import Member, members
 from runbook.plan.model import (
+    EXACT,
     NEVER_RETRIED,
     RETRYABLE,
     PlannedTask,
@@ -31,7 +35,7 @@ from state.graph import find_cycle
 from state.model import Need, TaskKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
 # Where references that wait for a host or a result may stand; elsewhere only parameters.
 LATE_KEYS = ("with", "done_when", "ready_when")
@@ -82,6 +86,13 @@ class _Loading:
     document: Document
     params: dict[str, Scalar] = field(default_factory=dict)
     tasks: dict[str, TaskFile] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    """By task id; a task without `for_each` is its own and only member."""
+    families: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name in the file -> the ids of its tasks."""
+    args: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
+    """Families with a problem."""
     checks: dict[str, dict[str, tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
 
     def load(self, given: Mapping[str, str], *, text: str, path: str) -> Runbook | None:
@@ -96,16 +107,15 @@ class _Loading:
             del head_data["title"]
         head = validated(RunbookFile, head_data, self.document, ())
         raw_tasks = data.get("tasks")
-        for name, raw in (raw_tasks if isinstance(raw_tasks, dict) else {}).items():
-            at: At = ("tasks", name)
-            filled = self._fill(raw, at)
-            task = validated(TaskFile, filled, self.document, at)
-            if task is None and isinstance(filled, dict):
-                unsaid = dict.fromkeys(("title", "phase", "step"), _UNSAID)
-                task = valid_part(TaskFile, filled, unsaid)
-            if task is not None:
-                self.tasks[name] = task
-        self._judge_tasks(data, raw_tasks if isinstance(raw_tasks, dict) else {})
+        raw_tasks = raw_tasks if isinstance(raw_tasks, dict) else {}
+        for name, raw in raw_tasks.items():
+            self._take_members(name, raw)
+        for member in self.members.values():
+            with self._once(member.family) as wanted:
+                if wanted:
+                    self._take_task(member, raw_tasks[member.family])
+        self._judge_tasks(data, raw_tasks)
+        self._judge_limits(data)
         if head is None or self.document.problems:
             return None
         planned = tuple(self._planned(name, task, head) for name, task in self.tasks.items())
@@ -118,6 +128,8 @@ class _Loading:
             hosts={role: found.title for role, found in head.hosts.items()},
             phases=head.phases,
             params=self.params,
+            limits=head.limits,
+            budget=head.budget,
             tasks=planned,
             digest=hashlib.sha256(f"{text}\0{values}".encode()).hexdigest(),
             text=text,
@@ -163,14 +175,68 @@ class _Loading:
             )
             return default
 
+    # families
+
+    def _take_members(self, name: str, raw: Any) -> None:
+        """Which tasks the file's task `name` stands for."""
+        found = [Member(id=name, family=name)]
+        if isinstance(raw, dict) and "for_each" in raw:
+            at: At = ("tasks", name, "for_each")
+            roles = self.document.data.get("hosts")
+            made = self._fill(raw["for_each"], at)
+            found = members(name, made, self.document, at, roles if isinstance(roles, dict) else {})
+        self.families[name] = tuple(member.id for member in found)
+        self.members.update({member.id: member for member in found})
+
+    def _take_task(self, member: Member, raw: Any) -> None:
+        at: At = ("tasks", member.family)
+        if isinstance(raw, dict) and "for_each" in raw:
+            raw = {key: value for key, value in raw.items() if key != "for_each"}
+            if member.role is not None:
+                if "host" in raw:
+                    self.document.problem(
+                        (*at, "host"), "`for_each: {hosts: ...}` says the hosts already", key=True
+                    )
+                raw["host"] = member.role
+            raw = put_in(raw, lambda ref: _of_member(member, ref), last=False)
+        filled = self._fill(raw, at, each=member.each)
+        task = validated(TaskFile, filled, self.document, at)
+        if task is None and isinstance(filled, dict):
+            unsaid = dict.fromkeys(("title", "phase", "step"), _UNSAID)
+            task = valid_part(TaskFile, filled, unsaid)
+        if task is not None:
+            self.tasks[member.id] = task
+
+    @contextmanager
+    def _once(self, family: str) -> Iterator[bool]:
+        """What is wrong with one member is not said again for the others."""
+        before = len(self.document.problems)
+        yield family not in self.wrong
+        if len(self.document.problems) > before:
+            self.wrong.add(family)
+
+    def _at(self, task_id: str) -> At:
+        """Where a task stands in the file."""
+        return ("tasks", self.members[task_id].family)
+
+    def _named(self, word: str) -> tuple[str, ...]:
+        """The tasks that a name means: all members of a family, or one of them."""
+        return self.families.get(word) or ((word,) if word in self.members else ())
+
+    def _known_task(self, word: str, at: At) -> bool:
+        return word in self.members or self._known_word(word, self.families, at, "task")
+
     # references
 
-    def _fill(self, value: Any, at: At) -> Any:
+    def _fill(self, value: Any, at: At, *, each: Mapping[str, Any] | None = None) -> Any:
         """`value` with the parameters put in; records what refers to nothing."""
         for inner, text in texts(value):
             late = bool(inner) and inner[0] in LATE_KEYS
             for reference in references(text):
-                self._judge_reference(reference, (*at, *inner), late=late)
+                if reference.kind == "each":
+                    self._unknown_each(reference, (*at, *inner), each)
+                else:
+                    self._judge_reference(reference, (*at, *inner), late=late)
 
         def known(reference: Reference) -> Any:
             if reference.kind == "param" and reference.key in self.params:
@@ -194,6 +260,15 @@ class _Loading:
                 f"it may stand in {listed(LATE_KEYS)}",
             )
 
+    def _unknown_each(self, reference: Reference, at: At, each: Mapping[str, Any] | None) -> None:
+        known = [f"each.{name}" for name in each or ()]
+        said = f"known here: {listed(known)}" if each else "only a task with `for_each` has it"
+        self.document.problem(
+            at,
+            f"unknown reference ${{{reference.name}}}; {said}",
+            suggestion=nearest(reference.name, known),
+        )
+
     def _unknown(self, reference: Reference, at: At, known: set[str]) -> None:
         if reference.kind == "open":
             self.document.problem(
@@ -210,35 +285,47 @@ class _Loading:
     # tasks
 
     def _judge_tasks(self, data: Mapping[str, Any], raw_tasks: Mapping[str, Any]) -> None:
+        judged: set[str] = set()
         for name, task in self.tasks.items():
-            at: At = ("tasks", name)
-            self._known_word(task.phase, data.get("phases"), (*at, "phase"), "phase")
-            if task.host is not None:
-                self._known_word(task.host, data.get("hosts"), (*at, "host"), "host role")
-            for index, need in enumerate(task.needs):
-                where: At = (*at, "needs", index)
-                if self._known_word(need.task, raw_tasks, where, "task") and need.task == name:
-                    self.document.problem(where, f"task `{name}` needs itself")
-            self._judge_retry(task, at)
-            self._judge_step(name, task, at, raw_tasks)
-            self.checks[name] = {
-                key: tuple(self._judged(check, (*at, key, i)) for i, check in enumerate(checks))
-                for key, checks in (
-                    ("done_when", task.done_when),
-                    ("ready_when", task.ready_when),
-                )
-            }
+            family = self.members[name].family
+            # A problem of reading it does not hide those of its meaning; of a family, tell one.
+            if family in judged and family in self.wrong:
+                continue
+            judged.add(family)
+            with self._once(family):
+                self._judge_task(name, task, data, raw_tasks)
         defaults = data.get("defaults")
         if isinstance(defaults, dict) and isinstance(defaults.get("host"), str):
             where = ("defaults", "host")
             self._known_word(defaults["host"], data.get("hosts"), where, "host role")
 
+    def _judge_task(
+        self, name: str, task: TaskFile, data: Mapping[str, Any], raw_tasks: Mapping[str, Any]
+    ) -> None:
+        at = self._at(name)
+        self._known_word(task.phase, data.get("phases"), (*at, "phase"), "phase")
+        if task.host is not None:
+            self._known_word(task.host, data.get("hosts"), (*at, "host"), "host role")
+        for index, need in enumerate(task.needs):
+            where: At = (*at, "needs", index)
+            if self._known_task(need.task, where) and name in self._named(need.task):
+                self.document.problem(where, f"task `{name}` needs itself")
+        self._judge_retry(task, at)
+        self._judge_step(name, task, at, raw_tasks)
+        self.checks[name] = {
+            key: tuple(self._judged(check, (*at, key, i)) for i, check in enumerate(checks))
+            for key, checks in (
+                ("done_when", task.done_when),
+                ("ready_when", task.ready_when),
+            )
+        }
+
     def _known_word(self, word: str, known: Any, at: At, what: str) -> bool:
         if word == _UNSAID:
             return False
-        words = list(known) if isinstance(known, dict) else []
-        if word in words:
+        if isinstance(known, Mapping) and word in known:
             return True
+        words = list(known) if isinstance(known, Mapping) else []
         self.document.problem(
             at, f"unknown {what} `{word}`; known: {listed(words)}", suggestion=nearest(word, words)
         )
@@ -249,7 +336,7 @@ class _Loading:
             where: At = (*at, "retry", "on", index)
             if word in NEVER_RETRIED:
                 self.document.problem(where, f"`{word}` is never retried unchanged")
-            else:
+            elif not EXACT.fullmatch(word):
                 self._known_word(word, dict.fromkeys(RETRYABLE), where, "failure class")
 
     def _judge_step(self, name: str, task: TaskFile, at: At, raw_tasks: Mapping[str, Any]) -> None:
@@ -280,10 +367,21 @@ class _Loading:
         if args is None:
             return
         for argument, named in step.task_refs(args).items():
+            every: list[str] = []
             for index, other in enumerate(named):
                 where: At = (*at, "with", argument, index)
-                if self._known_word(other, raw_tasks, where, "task"):
-                    self._must_serve(other, raw_tasks[other], where)
+                if self._known_task(other, where):
+                    every += self._named(other)
+                    family = self.members[every[-1]].family if every else other
+                    self._must_serve(other, raw_tasks[family], where)
+            if every != list(named):
+                self.args[name] = {**self.args.get(name, task.with_), argument: every}
+
+    def _judge_limits(self, data: Mapping[str, Any]) -> None:
+        limits = data.get("limits")
+        per_host = limits.get("per_host") if isinstance(limits, dict) else None
+        for role in per_host if isinstance(per_host, dict) else ():
+            self._known_word(role, data.get("hosts"), ("limits", "per_host", role), "host role")
 
     def _must_serve(self, name: str, raw: Any, at: At) -> None:
         step = STEP_TYPES.get(raw.get("step", "")) if isinstance(raw, dict) else None
@@ -317,9 +415,15 @@ class _Loading:
             title=task.title,
             phase=task.phase,
             role=host,
-            needs=tuple(Need(task=need.task, condition=need.condition) for need in task.needs),
+            needs=tuple(
+                dict.fromkeys(
+                    Need(task=other, condition=need.condition)
+                    for need in task.needs
+                    for other in self._named(need.task)
+                )
+            ),
             step=task.step,
-            args=task.with_,
+            args=self.args.get(name, task.with_),
             done_when=self.checks[name]["done_when"],
             ready_when=self.checks[name]["ready_when"],
             resources=task.resources,
@@ -327,17 +431,21 @@ class _Loading:
             timeout_s=task.timeout if task.timeout is not None else defaults.timeout,
             gate=task.gate.ask if task.gate else None,
             kind=TaskKind(step.kind),
+            family=self.members[name].family if self.members[name].each else "",
+            estimate_s=task.estimate,
+            stall=task.stall,
+            budget=task.budget,
         )
 
     def _judge_graph(self, planned: tuple[PlannedTask, ...]) -> None:
         cycle = find_cycle([task.to_task_def(position) for position, task in enumerate(planned)])
         if cycle is not None:
-            at: At = ("tasks", cycle[0], "needs")
+            at: At = (*self._at(cycle[0]), "needs")
             self.document.problem(at, f"the needs go in a circle: {' -> '.join(cycle)}", key=True)
             return
         needs = {task.id: [need.task for need in task.needs] for task in planned}
         for task in planned:
-            before = _all_before(task.id, needs)
+            before: set[str] | None = None
             for part, value in (
                 ("with", task.args),
                 ("done_when", task.done_when),
@@ -345,20 +453,31 @@ class _Loading:
             ):
                 for inner, text in texts(value):
                     for reference in references(text):
-                        if reference.kind == "task" and reference.task not in before:
-                            self._not_before(
-                                task, reference, ("tasks", task.id, part, *inner), needs
-                            )
+                        if reference.kind == "task":
+                            before = _all_before(task.id, needs) if before is None else before
+                            if reference.task not in before:
+                                where = (*self._at(task.id), part, *inner)
+                                self._not_before(task, reference, where)
 
-    def _not_before(
-        self, task: PlannedTask, reference: Reference, at: At, tasks: Mapping[str, Any]
-    ) -> None:
-        if self._known_word(reference.task, tasks, at, "task"):
+    def _not_before(self, task: PlannedTask, reference: Reference, at: At) -> None:
+        several = self.families.get(reference.task, ())
+        if len(several) > 1 or several not in ((), (reference.task,)):
+            self.document.problem(
+                at,
+                f"${{{reference.name}}}: `{reference.task}` is a family of {len(several)}; "
+                f"name one, such as `{several[0]}`",
+            )
+        elif self._known_task(reference.task, at):
             self.document.problem(
                 at,
                 f"${{{reference.name}}}: `{task.id}` does not need `{reference.task}`, "
                 f"which may not have run by then; add it to `needs`",
             )
+
+
+def _of_member(member: Member, reference: Reference) -> Any:
+    """What `${each.x}` stands for in this member; everything else waits."""
+    return member.each.get(reference.key, KEEP) if reference.kind == "each" else KEEP
 
 
 def _all_before(name: str, needs: Mapping[str, list[str]]) -> set[str]:

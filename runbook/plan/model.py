@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
 from state.model import FailureClass, Need, TaskDef, TaskKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Scalar = str | int | float | bool | None
 Slug = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
@@ -26,6 +27,8 @@ NEVER_RETRIED = (
     FailureClass.CHECK_FAILED,
 )
 RETRYABLE = tuple(cls.value for cls in FailureClass if cls not in NEVER_RETRIED)
+EXACT = re.compile(r"^(exit|signal)\(([0-9]{1,3})\)$")
+"""One exit code or signal of many: `exit(75)`."""
 
 
 # Judged by the loader, which says it better than a union of types would.
@@ -44,6 +47,9 @@ class RoleFile(FileModel):
     """A host role; `runbook host bind` says which machine plays it."""
 
     title: Annotated[str, Field(description="What the machine is for.")] = ""
+    group: Annotated[
+        str, Field(description="Roles of one group can be named together in `for_each`.")
+    ] = ""
 
 
 class NeedFile(FileModel):
@@ -90,9 +96,14 @@ class ResourcesFile(FileModel):
     shm_bytes: Annotated[Size | None, Field(description="Room in /dev/shm.")] = None
 
     def names(self) -> tuple[str, ...]:
-        """As the fences call them."""
+        """What results depend on: which GPUs and ports, but not how much shared memory."""
         shm = ("shm",) if self.shm_bytes else ()
         return (*(f"gpu:{n}" for n in self.gpus), *(f"port:{n}" for n in self.ports), *shm)
+
+    def claims(self) -> tuple[str, ...]:
+        """What it holds while it runs: `gpu:0`, `port:30000`, `shm:1073741824` (bytes)."""
+        named = (name for name in self.names() if name != "shm")
+        return (*named, *((f"shm:{self.shm_bytes}",) if self.shm_bytes else ()))
 
 
 class RetryFile(FileModel):
@@ -103,10 +114,65 @@ class RetryFile(FileModel):
         tuple[str, ...],
         Field(
             min_length=1,
-            description="Failure classes.",
-            json_schema_extra={"items": {"enum": list(RETRYABLE)}},
+            description="Failure classes; `exit(75)` and `signal(9)` name one of many.",
+            json_schema_extra={
+                "items": {
+                    "anyOf": [
+                        {"type": "string", "enum": list(RETRYABLE)},
+                        {"type": "string", "pattern": EXACT.pattern},
+                    ]
+                }
+            },
         ),
     ]
+    backoff: Annotated[
+        Seconds, Field(description="Pause before the second attempt; it doubles with each.")
+    ] = 0.0
+
+
+class StallFile(FileModel):
+    """What is done about a job that lives and gets no further."""
+
+    metric: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="A field of its progress lines (`done`, `metrics.step`), or `output`.",
+        ),
+    ] = "done"
+    for_: Annotated[
+        Seconds, Field(alias="for", gt=0, description="How long it may stay what it is.")
+    ]
+    action: Annotated[
+        Literal["warn", "stop"],
+        Field(description="stop: end it as if its time limit had passed; `retry` then decides."),
+    ] = "warn"
+
+
+class BudgetFile(FileModel):
+    """What may be spent without asking."""
+
+    hours: Annotated[float | None, Field(gt=0, description="Machine hours.")] = None
+    usd: Annotated[
+        float | None, Field(gt=0, description="By `runbook host bind ... --usd-per-hour`.")
+    ] = None
+
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        found = {"hours": self.hours, "usd": self.usd}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class LimitsFile(FileModel):
+    """How many jobs may run at once; services that serve are not counted."""
+
+    global_: Annotated[
+        int | None, Field(alias="global", ge=1, description="On all hosts together.")
+    ] = None
+    per_host: Annotated[
+        dict[Slug, Annotated[int, Field(ge=1)]],
+        Field(description="Host role -> jobs; 4 where it says nothing."),
+    ] = {}  # pydantic copies it
 
 
 class GateFile(FileModel):
@@ -130,6 +196,30 @@ class TaskFile(FileModel):
     phase: Annotated[str, Field(description="A key of `phases`.")]
     host: Annotated[str | None, Field(description="A host role; a key of `hosts`.")] = None
     needs: Annotated[tuple[ShortNeed, ...], Field(description="Tasks that go first.")] = ()
+    for_each: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="Makes a family of tasks: `{i: 8}`, `{shard: [a, b]}`, `{hosts: [box]}`, "
+            "or several of these crossed. `${each.NAME}` is the member's value.",
+            json_schema_extra={
+                "minProperties": 1,
+                "properties": {
+                    "hosts": {
+                        "anyOf": [
+                            {"type": "string", "description": "A group of host roles."},
+                            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                        ]
+                    }
+                },
+                "additionalProperties": {
+                    "anyOf": [
+                        {"type": "integer", "minimum": 1},
+                        {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+                    ]
+                },
+            },
+        ),
+    ] = None
     step: Annotated[str, Field(description="The step type.")]
     with_: Annotated[
         dict[str, Any],
@@ -144,6 +234,14 @@ class TaskFile(FileModel):
     resources: ResourcesFile = ResourcesFile()
     retry: RetryFile | None = None
     timeout: Annotated[Seconds | None, Field(description="Time limit of an attempt.")] = None
+    stall: Annotated[StallFile | None, Field(description="When no progress is worth a word.")] = (
+        None
+    )
+    estimate: Annotated[
+        Seconds | None,
+        Field(description="How long it takes; measured, once an attempt of it went well."),
+    ] = None
+    budget: Annotated[BudgetFile | None, Field(description="For all its attempts.")] = None
     gate: GateFile | None = None
 
 
@@ -172,6 +270,8 @@ class RunbookFile(FileModel):
         dict[Slug, str],
         Field(min_length=1, description="Parts of the work, in order, with titles."),
     ]
+    limits: Annotated[LimitsFile, Field(description="Jobs at once.")] = LimitsFile()
+    budget: Annotated[BudgetFile, Field(description="For the whole run.")] = BudgetFile()
     defaults: DefaultsFile = DefaultsFile()
     tasks: Annotated[dict[Slug, Any], Field(min_length=1, description="The graph.")]
 
@@ -195,15 +295,39 @@ class PlannedTask:
     timeout_s: float | None
     gate: str | None
     kind: TaskKind
+    family: str = ""
+    """The task of the file that it is a member of; empty for a task without `for_each`."""
+    estimate_s: float | None = None
+    stall: StallFile | None = None
+    budget: BudgetFile | None = None
 
     def definition(self) -> dict[str, Any]:
         """The whole definition as JSON, as the store keeps it."""
         return {
             **self._semantics(),
-            "retry": {"max": self.retry.max, "on": list(self.retry.on)} if self.retry else None,
+            "retry": self._retry(),
             "timeout_s": self.timeout_s,
             "gate": {"ask": self.gate} if self.gate is not None else None,
+            **{name: value for name, value in self._optional() if value},
         }
+
+    def _retry(self) -> dict[str, Any] | None:
+        if self.retry is None:
+            return None
+        pause = {"backoff_s": self.retry.backoff} if self.retry.backoff else {}
+        return {"max": self.retry.max, "on": list(self.retry.on), **pause}
+
+    def _optional(self) -> Iterator[tuple[str, Any]]:
+        yield "family", self.family
+        yield "estimate_s", self.estimate_s
+        if self.stall:
+            stall = self.stall
+            yield (
+                "stall",
+                {"metric": stall.metric, "for_s": stall.for_, "action": stall.action},
+            )
+        if self.budget:
+            yield "budget", self.budget.limits()
 
     def _semantics(self) -> dict[str, Any]:
         """What its results depend on. How often to try, how long, who agrees, and every title may
@@ -238,7 +362,7 @@ class PlannedTask:
             definition=self.definition(),
             definition_hash=self.definition_hash,
             position=position,
-            resources=self.resources.names(),
+            resources=self.resources.claims(),
         )
 
 
@@ -254,8 +378,10 @@ class Runbook:
     phases: Mapping[str, str]
     params: Mapping[str, Scalar]
     """The values in force."""
+    limits: LimitsFile
+    budget: BudgetFile
     tasks: tuple[PlannedTask, ...]
-    """In the order of the file."""
+    """In the order of the file; the members of a family one after the other."""
     digest: str
     """sha256 of the text and the parameters in force: what a person approves."""
     text: str

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from runbook.plan.yaml_reader import At
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|\$\{")
-_TASK = re.compile(r"task\.(?P<task>[A-Za-z0-9_-]+)\.out\.(?P<key>[A-Za-z0-9_.-]+)")
+_MEMBER = r"(?:@[A-Za-z0-9_-]+)?(?:\[[A-Za-z0-9._,-]+\])?"
+_TASK = re.compile(rf"task\.(?P<task>[A-Za-z0-9_-]+{_MEMBER})\.out\.(?P<key>[A-Za-z0-9_.-]+)")
 HOST_KEYS = ("root", "work")
+WORDS = frozenset({"argv", "env"})
 
 
 class ReferenceUnresolved(Exception):
@@ -33,7 +35,7 @@ class Reference:
 
     name: str
     kind: str
-    """param, host, workspace, task; `unknown` when it is none of them; `open` without a `}`."""
+    """param, each, host, workspace, task; `unknown` when none of them; `open` without a `}`."""
     task: str = ""
     key: str = ""
 
@@ -42,6 +44,8 @@ def parse_reference(name: str) -> Reference:
     """What stands between the braces."""
     if name.startswith("param."):
         return Reference(name=name, kind="param", key=name.removeprefix("param."))
+    if name.startswith("each."):
+        return Reference(name=name, kind="each", key=name.removeprefix("each."))
     if name.startswith("host.") and name.removeprefix("host.") in HOST_KEYS:
         return Reference(name=name, kind="host", key=name.removeprefix("host."))
     if name == "workspace":
@@ -77,22 +81,30 @@ def texts(value: Any, at: At = ()) -> Iterator[tuple[At, str]]:
             yield from texts(inner, (*at, index))
 
 
-def put_in(value: Any, known: Callable[[Reference], Any], *, last: bool) -> Any:
+def put_in(
+    value: Any, known: Callable[[Reference], Any], *, last: bool, words: bool = False
+) -> Any:
     """Nested data with its references replaced; `known` returns KEEP for those that stay.
 
     A text that is one reference and nothing else takes the value's type, so `port: ${param.port}`
-    is a number. The last pass also turns `$${` into `${`.
+    is a number; in `argv` and `env`, which hold words, it is text. The last pass also turns `$${`
+    into `${`.
     """
     if isinstance(value, Mapping):
-        return {key: put_in(inner, known, last=last) for key, inner in value.items()}
+        return {
+            key: put_in(inner, known, last=last, words=words or key in WORDS)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [put_in(inner, known, last=last) for inner in value]
+        return [put_in(inner, known, last=last, words=words) for inner in value]
     if not isinstance(value, str):
         return value
     whole = _TOKEN.fullmatch(value)
     if whole is not None and whole["name"] is not None:
         found = known(parse_reference(whole["name"]))
-        return value if found is KEEP else found
+        if found is KEEP:
+            return value
+        return as_text(found) if words and isinstance(found, int | float) else found
 
     def one(match: re.Match[str]) -> str:
         if match["name"] is None:
