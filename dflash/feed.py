@@ -10,6 +10,7 @@ Between a target and a drafter, for micro-batch g: credit (drafter -> target, ex
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from dflash.errors import DflashError
+from dflash.packing import forwards
 from dflash.stopwatch import Span, mark
 
 if TYPE_CHECKING:
@@ -119,7 +121,9 @@ class LocalFeed:
 
     def take(self, batch: MicroBatch) -> Delivery:
         start = mark(self.taps.device)
-        states = packed_states(self.taps, self.batches, batch).to(self.dtype)
+        shape = (batch.tokens, self.taps.width)
+        states = torch.empty(shape, dtype=self.dtype, device=self.taps.device)
+        packed_states(self.taps, self.batches, batch, states)
         return Delivery(states=states, wait=None, forward=Span(start, mark(self.taps.device)))
 
     def release(self, g: int) -> None:
@@ -236,12 +240,11 @@ def serve_states(
                 _finish(sending.popleft())
             batch = batches.micro_batch(g)
             clock.start()
-            states = packed_states(taps, batches, batch)
             if len(ring) < schedule.ring:
-                shape = (batches.max_tokens, states.shape[1])
-                ring.append(torch.empty(shape, dtype=dtype, device=states.device))
+                shape = (batches.max_tokens, taps.width)
+                ring.append(torch.empty(shape, dtype=dtype, device=taps.device))
             buffer = ring[number % schedule.ring][: batch.tokens]
-            buffer.copy_(states)
+            packed_states(taps, batches, batch, buffer)
             clock.stop(batch.tokens)
             times = clock.finished()
             header = torch.tensor(
@@ -293,11 +296,15 @@ class _Clock:
         return TargetTimes(busy_s=busy, waited_s=waited, tokens=tokens)
 
 
-def packed_states(taps: TargetTaps, batches: Batches, batch: MicroBatch) -> Tensor:
-    """Run the documents one a row, give back their tokens one after the other [tokens, K*H]."""
-    rows = batches.target_rows(batch)
-    states = taps.states(rows.input_ids.to(taps.device), rows.lengths)
-    return torch.cat([states[i, :n] for i, n in enumerate(rows.lengths.tolist())])
+def packed_states(taps: TargetTaps, batches: Batches, batch: MicroBatch, out: Tensor) -> None:
+    """Run the documents one a row, put their tokens one after the other into [tokens, K*H]."""
+    lengths = [len(row.input_ids) for row in batch.rows]
+    starts = list(itertools.accumulate(lengths, initial=0))
+    for part in forwards(lengths):
+        rows = batches.target_rows(batch, part)
+        states = taps.states(rows.input_ids.to(taps.device), rows.lengths)
+        for i, document in enumerate(part):
+            out[starts[document] : starts[document + 1]] = states[i, : lengths[document]]
 
 
 def _receive_credit(drafter: int) -> int:

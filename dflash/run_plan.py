@@ -68,6 +68,8 @@ def plan(config: TrainConfig) -> Plan:
     batches = Batches(
         data,
         batch_docs=config.batch_docs,
+        batch_tokens=config.batch_tokens,
+        batch_blocks=config.batch_blocks,
         anchors_per_doc=config.anchors_per_doc,
         block_size=shape.block_size,
         mask_token_id=shape.mask_token_id,
@@ -116,7 +118,7 @@ def total_steps(config: TrainConfig, batches: Batches) -> int:
     if config.tokens is not None:
         limits.append(int(config.tokens / (batches.mean_tokens * config.micro_batches)))
     if not limits:
-        limits.append(int(config.epochs * batches.per_epoch / config.micro_batches))
+        limits.append(batches.in_epochs(config.epochs) // config.micro_batches)
     return max(1, min(limits))
 
 

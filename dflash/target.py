@@ -100,6 +100,11 @@ class TargetTaps:
     def vocab_size(self) -> int:
         return int(self._embedding.weight.shape[0])
 
+    @property
+    def width(self) -> int:
+        """Features of one captured token: all taps side by side."""
+        return len(self.layer_ids) * self._embedding.weight.shape[1]
+
     def embed(self, ids: Tensor, scale: float = 1.0) -> Tensor:
         """Raw rows: a scale the module may apply itself is carried by the drafter's config."""
         rows = functional.embedding(ids, self._embedding.weight)
@@ -112,6 +117,10 @@ class TargetTaps:
     @property
     def head_weight(self) -> Tensor:
         return self._head.weight
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        return getattr(self._head, "bias", None)
 
     def norm(self, h: Tensor) -> Tensor:
         """The target's final norm."""

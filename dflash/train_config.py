@@ -40,8 +40,12 @@ class TrainConfig:
     anchors_per_doc: int = 512
     max_length: int = 4096
     """Longer documents are cut here, so that a ring buffer's size is known."""
-    batch_docs: int = 4
-    """Documents in one micro-batch."""
+    batch_tokens: int = 8192
+    """Tokens in one micro-batch, at most; documents are packed to fill it."""
+    batch_blocks: int = 2048
+    """Blocks in one micro-batch, at most: the drafter's memory and time grow with them."""
+    batch_docs: int | None = None
+    """So many documents in one micro-batch instead, however long."""
     micro_batches: int = 1
     """Micro-batches in one optimiser step, over all drafter ranks."""
     steps: int | None = None
@@ -114,11 +118,18 @@ class TrainConfig:
 
 RESUME_CONTRACT = (
     "split", "layers", "block_size", "sliding_window", "anchors_per_doc", "max_length",
-    "batch_docs", "micro_batches", "lr", "min_lr_ratio", "schedule", "warmup", "decay",
+    "batch_tokens", "batch_blocks", "batch_docs",
+    "micro_batches", "lr", "min_lr_ratio", "schedule", "warmup", "decay",
     "weight_decay", "betas", "clip", "loss", "gamma", "dpace_alpha",
     "head_sample", "init", "dtype", "seed",
 )  # fmt: skip
 """Changing one would continue a different run under the same name. Topology may change."""
+
+
+AT_LEAST_ONE = (
+    "layers", "anchors_per_doc", "max_length", "batch_tokens", "batch_blocks", "batch_docs",
+    "micro_batches", "targets", "drafters", "ring", "save_every", "keep", "steps", "tokens",
+)  # fmt: skip
 
 
 def contract_changes(saved: Mapping[str, Any], config: TrainConfig) -> list[str]:
@@ -136,7 +147,7 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         "schedule": ("wsd", "cosine", "constant"),
         "loss": ("ce", "dpace"),
         "init": ("target", "random"),
-        "attention": ("auto", "eager", "sdpa", "flex"),
+        "attention": ("auto", "eager", "sdpa", "flex", "fused"),
         "backend": ("auto", "gloo", "nccl"),
         "dtype": ("auto", "float32", "bfloat16"),
         "wire_dtype": ("auto", "float32", "bfloat16"),
@@ -146,11 +157,10 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         for name, allowed in choices.items()
         if getattr(config, name) not in allowed
     ]
-    counts = ("layers", "anchors_per_doc", "max_length", "batch_docs", "micro_batches", "targets")
     found += [
         (name, f"{getattr(config, name)} is below 1.")
-        for name in (*counts, "drafters", "ring", "save_every", "keep")
-        if getattr(config, name) < 1
+        for name in AT_LEAST_ONE
+        if getattr(config, name) is not None and getattr(config, name) < 1
     ]
     if config.micro_batches % config.drafters:
         problem = (

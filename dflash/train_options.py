@@ -13,7 +13,7 @@ from dflash.train_config import TrainConfig
 
 EXAMPLE = """example:
   dflash train --target models/qwen3 --data tokenized --out run --layers 5 --block-size 16 \\
-      --anchors-per-doc 512 --batch-docs 4 --steps 2000 --targets 3 --drafters 1
+      --anchors-per-doc 512 --batch-tokens 8192 --steps 2000 --targets 3 --drafters 1
 """
 HELP = {
     "target": "folder of the frozen model (safetensors)",
@@ -31,7 +31,9 @@ HELP = {
     "init_from": "start from this drafter's weights",
     "anchors_per_doc": "blocks trained on in each document",
     "max_length": "longer documents are cut to this many tokens",
-    "batch_docs": "documents in one micro-batch",
+    "batch_tokens": "tokens in one micro-batch, at most",
+    "batch_blocks": "blocks in one micro-batch, at most",
+    "batch_docs": "or so many documents in one micro-batch, however long",
     "micro_batches": "micro-batches in a step, over all drafter ranks",
     "steps": "optimiser steps in all",
     "tokens": "or training tokens in all, context included",

@@ -53,10 +53,47 @@ def test_every_document_once_an_epoch_in_an_order_of_its_own() -> None:
     assert orders[0] != orders[1]
 
 
+def by_tokens(**changes: Any) -> Batches:
+    options = {"batch_docs": None, "batch_tokens": 80, "batch_blocks": 14}
+    return batches(**(options | changes))
+
+
+def test_under_a_budget_every_document_comes_once_an_epoch_also_the_last_ones() -> None:
+    made = by_tokens()
+    g = 0
+    for epoch in range(3):
+        size = made.epoch_size(epoch)
+        found = [made.micro_batch(g + i) for i in range(size)]
+        assert sorted(d for one in found for d in one.documents) == list(range(32))
+        assert all(one.epoch == epoch and one.tokens <= 80 for one in found)
+        assert [made.tokens_of(one.number) for one in found] == [one.tokens for one in found]
+        g += size
+    assert made.in_epochs(3) == g
+    assert made.in_epochs(1.5) == made.epoch_size(0) + made.epoch_size(1) // 2
+    assert made.fill["tokens"] > 0.5
+
+
+def test_under_a_budget_shapes_are_few() -> None:
+    made = by_tokens(batch_blocks=16)
+    shapes = {len(made.drafter_rows(made.micro_batch(g), fixed=True).slot) for g in range(20)}
+    assert all(n % (2 * SIZE) == 0 and n <= 16 * SIZE for n in shapes)
+    real = [len(made.drafter_rows(made.micro_batch(g)).slot) for g in range(20)]
+    assert len(shapes) < len(set(real))
+
+
+@pytest.mark.parametrize(("change", "flag"), [({"batch_tokens": 20}, "--batch-tokens"),
+                                              ({"batch_blocks": 3}, "--batch-blocks")])  # fmt: skip
+def test_a_document_that_fits_no_micro_batch_is_told(change: dict, flag: str) -> None:
+    with pytest.raises(DflashError) as caught:
+        by_tokens(**change)
+    assert flag in caught.value.hint
+
+
 def test_a_micro_batch_is_the_same_whoever_asks_and_when() -> None:
     one, other = batches(), batches()
     other.micro_batch(25)
     for g in (0, 7, 12):
+        assert one.micro_batch(g).documents == other.micro_batch(g).documents
         a, b = one.drafter_rows(one.micro_batch(g)), other.drafter_rows(other.micro_batch(g))
         assert torch.equal(a.block_ids, b.block_ids)
         assert torch.equal(a.layout.block_pos, b.layout.block_pos)
