@@ -10,6 +10,7 @@ from remote.errors import (
     HostKeyUnknown,
     LaunchFailed,
     RemoteError,
+    StaleGeneration,
     Unreachable,
     UnsupportedHost,
 )
@@ -17,6 +18,7 @@ from remote.host import Host
 from remote.local import LocalTransport
 from remote.model import (
     CheckResult,
+    Claim,
     HostTarget,
     Identity,
     JobSpec,
@@ -29,8 +31,8 @@ from remote.transport import Transport, open_transport
 
 __all__ = [
     "Host", "LocalTransport", "Transport", "open_transport",
-    "CheckResult", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
+    "CheckResult", "Claim", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
     "StopReport",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
-    "LaunchFailed", "RemoteError", "Unreachable", "UnsupportedHost",
+    "LaunchFailed", "RemoteError", "StaleGeneration", "Unreachable", "UnsupportedHost",
 ]  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from remote.model import Result
 
 
@@ -45,7 +47,9 @@ class HostKeyChanged(Unreachable):
     Nothing was sent to it, and nothing is known of what runs on the one we mean.
     """
 
-    def __init__(self, label: str, *, expected: str, found: str, fingerprint: str) -> None:
+    def __init__(
+        self, label: str, *, expected: str, found: str, fingerprint: str, expected_fingerprint: str
+    ) -> None:
         super().__init__(
             f"Refusing {label}: it shows the {found.split()[0]} key {fingerprint}, "
             "not the one pinned for this host",
@@ -54,16 +58,30 @@ class HostKeyChanged(Unreachable):
         self.expected = expected
         self.found = found
         self.fingerprint = fingerprint
+        self.expected_fingerprint = expected_fingerprint
 
 
 class HostFenceHeld(RemoteError):
-    """Another attempt owns the task, or a port it needs, on that host."""
+    """Another attempt owns the task, or a resource it needs, on that host."""
 
-    def __init__(self, message: str, *, attempt: str, generation: int, resource: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        attempt: str,
+        generation: int,
+        resource: str = "",
+        holder: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message, hint=f"follow attempt {attempt}, or stop it first")
         self.attempt = attempt
         self.generation = generation
         self.resource = resource
+        self.holder = dict(holder or {})  # of a resource: task, job, uid, and why it is held
+
+
+class StaleGeneration(RemoteError):
+    """A request for an attempt that is not, or no longer, the owner of its task on the host."""
 
 
 class UnsupportedHost(RemoteError):

@@ -7,6 +7,7 @@ hash. A lost answer raises Unreachable, and every request here is safe to repeat
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import secrets as random_source
@@ -18,11 +19,13 @@ from remote.errors import (
     HostFenceHeld,
     LaunchFailed,
     RemoteError,
+    StaleGeneration,
     Unreachable,
     UnsupportedHost,
 )
 from remote.model import (
     CheckResult,
+    Claim,
     Identity,
     JobSpec,
     JobStatus,
@@ -137,6 +140,8 @@ class Host:
                 "cwd": spec.cwd,
                 "time_limit_s": spec.time_limit_s,
                 "ports": list(spec.ports),
+                "resources": list(spec.resources),
+                "shm": list(spec.shm),
                 "grace_s": spec.grace_s,
             },
             "secrets": dict(spec.secrets),
@@ -151,6 +156,7 @@ class Host:
                 attempt=str(answer["attempt"]),
                 generation=int(answer["generation"]),
                 resource=str(answer.get("what", "")),
+                holder=answer.get("holder"),
             )
         if answer["error"] in ("unknown", "busy"):
             raise Unreachable(text, hint="it may still start; ask for its state")
@@ -161,15 +167,38 @@ class Host:
         answer = self._verb("poll", {"attempts": list(attempts)})
         return {name: _job_status(found) for name, found in answer["statuses"].items()}
 
-    def stop(self, attempt: str, *, grace_s: float, ports: Sequence[int] = ()) -> StopReport:
-        """End a job with all its processes, and prove it."""
-        body = {"attempt": attempt, "grace_s": grace_s, "ports": list(ports)}
-        answer = self._verb("stop", body, timeout=2 * grace_s + ROUND_TRIP_S)
+    def stop(
+        self,
+        attempt: str,
+        *,
+        grace_s: float,
+        ports: Sequence[int] = (),
+        generation: int | None = None,
+    ) -> StopReport:
+        """End a job with all its processes, and prove it. An older generation is refused."""
+        body = {
+            "attempt": attempt, "grace_s": grace_s, "ports": list(ports), "generation": generation
+        }  # fmt: skip
+        answer = self._verb("stop", body, timeout=2 * grace_s + 2 * ROUND_TRIP_S)
         return StopReport(
             state=answer["state"],
             survivors=tuple(answer["survivors"]),
             evidence=answer["evidence"],
         )
+
+    def extend(
+        self, attempt: str, *, time_limit_s: float | None, generation: int | None = None
+    ) -> float | None:
+        """Set another time limit, counted from the start of the job; None takes it away."""
+        body = {"attempt": attempt, "time_limit_s": time_limit_s, "generation": generation}
+        limit: float | None = self._verb("extend", body)["time_limit_s"]
+        return limit
+
+    def resources(self) -> list[Claim]:
+        """Every GPU, port and shared-memory name of the machine that some attempt holds."""
+        names = [field.name for field in dataclasses.fields(Claim)]
+        found = self._verb("resources", {})["resources"]
+        return [Claim(**{name: one[name] for name in names}) for one in found]
 
     def burn(self, attempt: str) -> bool:
         """Make sure that an attempt never runs. False: too late, it had started."""
@@ -262,6 +291,8 @@ class Host:
         if "identity" in answer:
             self.last_identity = Identity(host_key=self.transport.host_key, **answer["identity"])
         if not answer["ok"] and not refusals:
+            if answer["error"] == "stale_generation":
+                raise StaleGeneration(f"{self.label} refuses to {verb}: {answer['message']}")
             raise RemoteError(f"{self.label} cannot {verb}: {answer['message']}")
         return answer
 

@@ -55,6 +55,10 @@ class JobSpec:
     cwd: str = ""
     time_limit_s: float | None = None
     ports: tuple[int, ...] = ()
+    resources: tuple[str, ...] = ()
+    """What it needs for itself on the machine: gpu:0, port:30000, shm:NAME. Ports are added."""
+    shm: tuple[str, ...] = ()
+    """Name patterns of files it makes in /dev/shm; they go when it ends."""
     grace_s: float = 20
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -102,7 +106,11 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReport:
-    """Whether a job is proved gone, and else what is left of it."""
+    """Whether a job is proved gone, and else what is left of it.
+
+    A survivor has `pid`, `command`, `state`, and `holds`: rows with `port`, with `gpu` and `bytes`,
+    or with `file` and `bytes`. Without a process that we may see, `pid` is None.
+    """
 
     state: Literal["stopped", "stop_incomplete"]
     survivors: tuple[Mapping[str, JSON], ...] = ()
@@ -132,3 +140,17 @@ class Identity:
         """A name for this boot of this machine. A new host name alone makes no new epoch."""
         parts = (self.boot_id, self.machine_id, self.pid1_start, self.host_key)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A resource of a machine, and the attempt that holds it; `locked`: its supervisor lives."""
+
+    resource: str
+    generation: int
+    attempt: str
+    task: str
+    job: str
+    uid: int
+    locked: bool
+    at: str

@@ -51,3 +51,13 @@ def lost_by(then: JSON, now: JSON) -> str:
     if then.get("boot_id") != now["boot_id"] or then.get("pid1_start") != now["pid1_start"]:
         return "lost_reboot"
     return ""
+
+
+def differences(then: JSON, now: JSON) -> list[str]:
+    """What of the machine is not as it was, in words."""
+    names = {"machine_id": "machine id", "boot_id": "boot id", "pid1_start": "start of PID 1"}
+    return [
+        f"{text} was {then[key]}, is {now[key]}"
+        for key, text in names.items()
+        if key in then and then[key] != now[key]
+    ]

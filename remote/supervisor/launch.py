@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+from remote.supervisor import resources
 from remote.supervisor.base import (
     INJECT,
     JSON,
@@ -74,7 +75,7 @@ def _publish_job(job: str, files: dict[str, bytes]) -> None:
 def verb_launch(request: JSON, workspace: str) -> JSON:
     """Publish, claim, start: at most one start of an attempt, however often this is asked."""
     spec = request["spec"]
-    attempt, task = checked_name(spec.get("attempt"), "attempt"), checked_name(spec["task"], "task")
+    attempt = checked_name(spec.get("attempt"), "attempt")
     spec["secret_names"] = sorted(request.get("secrets") or {})
     job = job_path(workspace, attempt)
     error = ""
@@ -87,26 +88,32 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
             if known and known != spec:
                 raise Refused("spec_differs", f"attempt {attempt} was published otherwise")
         if status(workspace, attempt, now)["state"] in ("absent", "published"):
-            _claim(workspace, spec, task, now)
-            crash_point("launch.claimed")
-            if not os.path.isdir(job):
-                record = dict(spec, cookie=os.urandom(16).hex())
-                with open(sys.argv[0], "rb") as file:
-                    own_code = file.read()
-                _publish_job(
-                    job,
-                    {
-                        "spec.json": to_bytes(record), "sup.py": own_code, "lock": b"",
-                        "tombstone": b"published %s\n" % utc().encode(),
-                    },
-                )  # fmt: skip
-            crash_point("launch.published")
-            error = _start(job, request.get("secrets") or {})
-            crash_point("launch.started")
+            current = _may_claim(workspace, spec, now)
+            held = resources.claim(workspace, job, spec)
+            try:
+                if current:
+                    publish(*current)
+                crash_point("launch.claimed")
+                if not os.path.isdir(job):
+                    _publish_job(job, _job_files(spec))
+                crash_point("launch.published")
+                error = _start(job, request.get("secrets") or {}, held)
+                crash_point("launch.started")
+            finally:
+                resources.close(held)  # the supervisor has them open too, and so keeps the locks
         found = status(workspace, attempt, now)
     if found["state"] == "published":
         raise Refused("not_started", error or "the supervisor did not start", status=found)
     return {"status": found}
+
+
+def _job_files(spec: JSON) -> dict[str, bytes]:
+    with open(sys.argv[0], "rb") as file:
+        own_code = file.read()
+    return {
+        "spec.json": to_bytes(dict(spec, cookie=os.urandom(16).hex())), "sup.py": own_code,
+        "lock": b"", "tombstone": b"published %s\n" % utc().encode(),
+    }  # fmt: skip
 
 
 def _sweep_unpublished(jobs: str) -> None:
@@ -117,9 +124,10 @@ def _sweep_unpublished(jobs: str) -> None:
                 shutil.rmtree(os.path.join(jobs, name), ignore_errors=True)
 
 
-def _claim(workspace: str, spec: JSON, task: str, now: JSON) -> None:
-    """Make the attempt the owner of its task and ports, or say who is."""
+def _may_claim(workspace: str, spec: JSON, now: JSON) -> tuple[str, bytes] | None:
+    """What makes the attempt the owner of its task (None: it is), or the refusal with who is."""
     attempt, generation = spec["attempt"], int(spec["generation"])
+    task = checked_name(spec["task"], "task")
     folder = os.path.join(workspace, "tasks", task)
     make_dirs(folder)
     path = os.path.join(folder, "current")
@@ -136,18 +144,10 @@ def _claim(workspace: str, spec: JSON, task: str, now: JSON) -> None:
             )  # fmt: skip
         _burn_unborn(workspace, owner, now)
         _refuse_live(workspace, owner, now, f"task {task}")
-    claim = to_bytes({"attempt": attempt, "generation": generation, "task": task, "at": utc()})
-    resources = os.path.join(workspace, "resources")
-    make_dirs(resources)
-    names = ["port-%d" % int(port) for port in spec.get("ports") or []]
-    for name in names:
-        holder = read_json(os.path.join(resources, name))[0] or {}
-        if holder and holder.get("attempt") != attempt:
-            _refuse_live(workspace, holder, now, name)
-    for name in names:
-        publish(os.path.join(resources, name), claim)
-    if owner.get("attempt") != attempt:
-        publish(path, claim)
+    if owner.get("attempt") == attempt:
+        return None
+    owned = {"attempt": attempt, "generation": generation, "task": task, "at": utc()}
+    return path, to_bytes(owned)
 
 
 def _burn_unborn(workspace: str, owner: JSON, now: JSON) -> None:
@@ -168,7 +168,7 @@ def _refuse_live(workspace: str, owner: JSON, now: JSON, what: str) -> None:
         )  # fmt: skip
 
 
-def _start(job: str, secrets: JSON) -> str:
+def _start(job: str, secrets: JSON, held: dict[str, int]) -> str:
     """Start a supervisor and wait until it says how it went; "" or what it said."""
     ready, theirs = os.pipe()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNBOOK_")}
@@ -177,9 +177,9 @@ def _start(job: str, secrets: JSON) -> str:
     try:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(job, "sup.py"), "supervise", job,
-             str(theirs)],
+             str(theirs), json.dumps(held)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=(theirs,), cwd="/", env=environment,
+            start_new_session=True, pass_fds=(theirs, *held.values()), cwd="/", env=environment,
         )  # fmt: skip
     finally:
         os.close(theirs)

@@ -15,9 +15,9 @@ from remote.supervisor.identity import identity
 
 # Where each verb lives. Only its own module is compiled for a request: a poll stays cheap.
 VERBS: Dict[str, str] = {
-    "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop",
+    "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop", "extend": "stop",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
-    "facts": "facts", "checks": "checks",
+    "resources": "resources", "facts": "facts", "checks": "checks",
 }  # fmt: skip
 
 
@@ -51,11 +51,11 @@ def too_late(*_: Any) -> NoReturn:
 
 
 def main(argv: List[str]) -> int:
-    if len(argv) == 4 and argv[1] == "supervise":
+    if len(argv) == 5 and argv[1] == "supervise":
         from remote.supervisor.supervise import Supervisor
 
         INJECT.update(json.loads(os.environ.get("RUNBOOK_INJECT") or "{}"))
-        Supervisor(argv[2], int(argv[3])).run()
+        Supervisor(argv[2], int(argv[3]), json.loads(argv[4])).run()
         return 0
     if len(argv) != 2 or argv[1] not in VERBS:
         print("usage: supervisor %s < request" % "|".join(sorted(VERBS)), file=sys.stderr)

@@ -41,7 +41,8 @@ def port_holders(ports: list[int]) -> list[JSON]:
     found: list[JSON] = []
     for port, inodes in sorted(wanted.items()):
         pids = sorted({owner[inode] for inode in inodes if inode in owner})
-        found.extend(dict(describe(pid), port=port) for pid in pids)
+        held = [{"port": port}]
+        found.extend(dict(describe(pid), holds=held) for pid in pids)
         if not pids:
-            found.append({"port": port, "pid": None, "comm": "?", "state": "not visible to us"})
+            found.append({"pid": None, "command": "? (not visible to us)", "holds": held})
     return found

@@ -20,7 +20,10 @@ KILL_WAIT_S = 5.0
 
 
 def process_ids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    """Those that we may see: without /proc, or where it hides others' processes, fewer."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
 
 
 def environ_of(pid: int) -> set[bytes]:
@@ -44,7 +47,7 @@ def describe(pid: int) -> JSON:
     fields = stat_fields(pid)
     return {
         "pid": pid,
-        "comm": command_of(pid),
+        "command": command_of(pid),
         "state": fields[0] if fields else "gone",
         "start_ticks": int(fields[19]) if len(fields) > 19 else 0,
     }
@@ -143,9 +146,3 @@ def become_subreaper() -> None:
     """Orphans of the payload become our children, not those of PID 1 (Linux 3.4)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
-
-
-def split_status(wait_status: int) -> tuple[int | None, int | None]:
-    if os.WIFSIGNALED(wait_status):
-        return None, os.WTERMSIG(wait_status)
-    return os.WEXITSTATUS(wait_status), None

@@ -8,9 +8,9 @@ import os
 
 from remote.supervisor.base import JSON, STREAMS, checked_name, job_path
 from remote.supervisor.files import file_size, read_json
-from remote.supervisor.identity import identity, lost_by
+from remote.supervisor.identity import differences, identity, lost_by, start_ticks
 from remote.supervisor.locks import lock_is_held
-from remote.supervisor.processes import describe, job_mark, job_processes, marked
+from remote.supervisor.processes import describe, is_live, job_mark, job_processes, marked
 
 
 def last_progress(job: str) -> tuple[JSON | None, int]:
@@ -95,26 +95,47 @@ def _evidence(job: str, attempt: str, now: JSON) -> JSON:
     }  # fmt: skip
     if held:
         return dict(common, state="running", reason="its supervisor holds the lock")
+    supervisor = started.get("supervisor") or {}
+    if _lives(supervisor):
+        # One fact against another: no verdict. A moment later the process is gone as well, or
+        # somebody put another lock file there.
+        reason = "its lock is free, but its supervisor lives: no verdict"
+        return dict(common, state="running", reason=reason)
     return dict(common, state="lost", **_lost(job, started, evidence, now))
+
+
+def _lives(process: JSON) -> bool:
+    """Whether this very process lives, not another with its number."""
+    pid, ticks = int(process.get("pid") or 0), int(process.get("start_ticks") or 0)
+    return pid > 1 and ticks > 0 and start_ticks(pid) == ticks and is_live(pid)
 
 
 def _ended(job: str, ended: JSON) -> JSON:
     keys = ("pid", "pgid", "exit_code", "signal", "cls", "started_at", "ended_at", "evidence")
     result: JSON = {key: ended.get(key) for key in keys}
     result.update(state="exited", reason=ended.get("reason") or "")
+    left = [row for row in (ended.get("evidence") or {}).get("survivors") or [] if _lives(row)]
+    if left:
+        result["evidence"] = dict(ended["evidence"], still_there=left)
     return result
 
 
 def _lost(job: str, started: JSON, evidence: JSON, now: JSON) -> JSON:
-    changed = lost_by(started.get("identity") or {}, now) if started.get("identity") else ""
+    """How it was lost. Each verdict rests on the free lock and on a second, independent fact."""
+    then = started.get("identity") or {}
+    changed = lost_by(then, now) if then else ""
     evidence["identity_then"] = started.get("identity")
-    if changed == "lost_rebuilt":
-        return {"cls": changed, "reason": "the machine is another one than it started on"}
-    if changed:
-        return {"cls": changed, "reason": "the machine or container restarted since"}
     spec = read_json(os.path.join(job, "spec.json"))[0] or {}
     alive = job_processes(job, started.get("supervisor") or {}, str(spec.get("cookie") or ""))
     evidence["survivors"] = [describe(pid) for pid in alive]
+    evidence["facts"] = ["its lock is free", *differences(then, now)]
+    if changed and not alive:
+        what = {
+            "lost_rebuilt": "the machine is another one than it started on",
+            "lost_reboot": "the machine or container restarted since",
+        }
+        return {"cls": changed, "reason": what[changed]}
+    evidence["facts"].append("its supervisor's process is gone")
     draft, _ = read_json(os.path.join(job, "exit.json.next"))
     if draft:
         evidence["unfinished_record"] = draft
@@ -125,9 +146,10 @@ def _lost(job: str, started: JSON, evidence: JSON, now: JSON) -> JSON:
 
 def is_settled(found: JSON) -> bool:
     """Proved to run no more, now or later."""
+    evidence = found["evidence"] or {}
     if found["state"] in ("exited", "burned"):
-        return True
-    return found["state"] in ("absent", "lost") and not found["evidence"].get("survivors")
+        return not evidence.get("still_there")
+    return found["state"] in ("absent", "lost") and not evidence.get("survivors")
 
 
 def verb_poll(request: JSON, workspace: str) -> JSON:

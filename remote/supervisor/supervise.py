@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from remote.supervisor.base import INJECT, JSON, STREAMS, crash_point, utc
-from remote.supervisor.files import Record, file_size, free_bytes, publish_once, read_json, to_bytes
+from remote.supervisor.base import crash_point, utc
+from remote.supervisor.ending import classify, split_status
+from remote.supervisor.files import Record, publish, publish_once, read_json, to_bytes
+from remote.supervisor.holdings import Holdings, merged
 from remote.supervisor.identity import identity, start_ticks
 from remote.supervisor.locks import take_lock
-from remote.supervisor.logs import LOG_HEAD, LOG_TAIL, log_tail, punch_hole
-from remote.supervisor.memory import oom_counters, oom_evidence
+from remote.supervisor.logs import Bounds
+from remote.supervisor.memory import oom_counters
 from remote.supervisor.processes import (
     become_subreaper,
     describe,
@@ -24,19 +27,25 @@ from remote.supervisor.processes import (
     is_live,
     job_processes,
     send_group,
-    split_status,
 )
+from remote.supervisor.resources import release
+
+if TYPE_CHECKING:
+    from remote.supervisor.base import JSON
 
 LEFTOVER_GRACE_S = 5.0
 
 BEAT_S = 1.0
 
+LOOK_BEATS = 15  # how often what the job holds is noted, for the case that it dies at once
+
 
 class Supervisor:
     """One payload, from its start to its record."""
 
-    def __init__(self, job: str, ready: int) -> None:
+    def __init__(self, job: str, ready: int, held: dict[str, int]) -> None:
         self.job = job
+        self.held = held  # resources of the machine, locked while these files are open
         self.ready = ready
         self.spec: JSON = {}
         self.cookie = ""
@@ -46,11 +55,11 @@ class Supervisor:
         self.started_at = ""
         self.beats = 0
         self.next_beat = 0.0
-        self.limit: float | None = None
+        self.limit_s: float | None = None  # from its start
+        self.extended = ""  # the last extension that we heard of
         self.cause = ""  # why we end it ourselves: "stopped" or "time_limit"
         self.grace = 20.0
         self.told = False  # SIGTERM came for us
-        self.dropped: dict[str, tuple[int, int]] = {}
         self.orphans = 0
         self.own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
 
@@ -79,8 +88,7 @@ class Supervisor:
         try:
             self.record = Record(self.path("exit.json"))
             self.ident = Record(self.path("ident.json"))
-            self.dropped_fd = os.open(self.path("dropped.json"), flags, 0o600)
-            os.pwrite(self.dropped_fd, b"{}".ljust(512), 0)
+            self.bounds = Bounds(self.job)
             self.beat_fd = os.open(self.path("beat"), flags, 0o600)
             os.pwrite(self.beat_fd, b"%020d\n" % 0, 0)
             mark = {"by": "supervisor", "at": utc(), "identity": identity(), "supervisor": self.own}
@@ -107,10 +115,12 @@ class Supervisor:
     def _supervise(self, secrets: JSON) -> None:
         become_subreaper()
         self.oom_before = oom_counters()
+        self.holdings = Holdings.begin(self.job, self.spec)
         problem = self._spawn(secrets)
         secrets.clear()
         if problem:
             self.record.show(self._result("never_started", None, None, problem, {}))
+            release(self.held)
             return self.say(problem)
         crash_point("supervise.spawned")
         self.ident.show(
@@ -136,8 +146,8 @@ class Supervisor:
 
     def _pause(self) -> float:
         until = self.next_beat
-        if self.limit is not None:
-            until = min(until, self.limit)
+        if self.limit_s is not None:
+            until = min(until, self.began + self.limit_s)
         return min(max(until - time.monotonic(), 0.0), BEAT_S)
 
     def _spawn(self, secrets: JSON) -> str:
@@ -156,8 +166,7 @@ class Supervisor:
         except OSError as error:
             return f"cannot open the logs: {error.strerror}"
         self.started_at, self.began = utc(), time.monotonic()
-        limit = self.spec.get("time_limit_s")
-        self.limit = self.began + float(limit) if limit else None
+        self.limit_s = float(self.spec.get("time_limit_s") or 0) or None
         self.grace = float(self.spec.get("grace_s", 20.0))
         cwd = os.path.expanduser(self.spec.get("cwd") or "") or self.job
         try:
@@ -197,43 +206,35 @@ class Supervisor:
             self.beats, self.next_beat = self.beats + 1, now + BEAT_S
             with contextlib.suppress(OSError):
                 os.pwrite(self.beat_fd, b"%020d\n" % self.beats, 0)
-            for stream in ("out", "err"):
-                with contextlib.suppress(OSError):
-                    self._bound(stream)
-
-    def _bound(self, stream: str) -> None:
-        """Give the middle of a long log back to the disk. Offsets stay: it becomes a hole."""
-        head = int(INJECT.get("log_head", LOG_HEAD))
-        tail = int(INJECT.get("log_tail", LOG_TAIL))
-        path = self.path(STREAMS[stream])
-        size = file_size(path)
-        first, last = self.dropped.get(stream, (head, head))
-        if size - last <= 2 * tail:
-            return
-        end = (size - tail) // 4096 * 4096
-        first = -(-first // 4096) * 4096
-        if end <= first:
-            return
-        self.dropped[stream] = (first, end)
-        # Said before it is done: a reader may miss bytes that are still there, never read zeros.
-        # In place, for on a full disk this is what makes room.
-        os.pwrite(self.dropped_fd, to_bytes(dict(self.dropped)).ljust(512), 0)
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            punch_hole(fd, first, end - first)
-        finally:
-            os.close(fd)
+            self.bounds.keep()
+            if self.beats % LOOK_BEATS == 0 or self.beats in (1, 3, 8):
+                self.holdings.look(self._own_processes())
 
     def _ask(self) -> None:
-        """Is there a reason to end the payload?"""
-        if self.limit is not None and time.monotonic() >= self.limit:
-            self.cause = "time_limit"
+        """Is there a reason to end the payload? Requests count from the owner of the task only."""
+        extend, stop = self._request("extend"), self._request("stop")
+        if extend and extend.get("id") != self.extended:
+            self._extend(extend)
+        if stop:
+            self.cause = "stopped"
+            self.grace = float(stop.get("grace_s", self.grace))
         elif self.told:
             self.cause = "stopped"
-        request, _ = read_json(self.path("ctl/stop"))
-        if request and request.get("generation") == self.spec["generation"] and self._is_current():
-            self.cause = "stopped"
-            self.grace = float(request.get("grace_s", self.grace))
+        elif self.limit_s is not None and time.monotonic() >= self.began + self.limit_s:
+            self.cause = "time_limit"
+
+    def _request(self, name: str) -> JSON | None:
+        request, _ = read_json(self.path("ctl/" + name))
+        ours = request and request.get("generation") == self.spec["generation"]
+        return request if ours and self._is_current() else None
+
+    def _extend(self, request: JSON) -> None:
+        self.extended = str(request.get("id"))
+        limit = request.get("time_limit_s")
+        self.limit_s = None if limit is None else float(limit)
+        answer = {"id": self.extended, "time_limit_s": self.limit_s, "at": utc()}
+        with contextlib.suppress(OSError):
+            publish(self.path("ctl/extended"), to_bytes(answer))
 
     def _is_current(self) -> bool:
         workspace = os.path.dirname(os.path.dirname(self.job))
@@ -250,6 +251,7 @@ class Supervisor:
     def _finish(self) -> None:
         survivors: list[JSON] = []
         evidence: JSON = {}
+        self.holdings.look(self._own_processes())
         if self.cause:
             send_group(self.payload, signal.SIGTERM)
             survivors = end_all(self._own_processes, self.grace, self._tick)
@@ -266,47 +268,41 @@ class Supervisor:
                 evidence["leftovers"] = [describe(pid) for pid in left][:20]
                 grace = min(self.grace, LEFTOVER_GRACE_S)
                 survivors = end_all(self._own_processes, grace, self._tick)
+        survivors = merged([*survivors, *self._clear(evidence)])
         if survivors:
             evidence["survivors"] = survivors[:20]
+        self._record(evidence)
+        crash_point("supervise.recorded")
+        if not survivors:
+            release(self.held)
+
+    def _clear(self, evidence: JSON) -> list[JSON]:
+        """Take back what its processes held; what could not be had."""
+        gone, left = self.holdings.sweep()
+        if gone:
+            evidence["shm_removed"] = gone[:50]
+        if self.holdings.gpus:
+            left += self.holdings.wait_for_gpus(self._tick)
+        return left
+
+    def _record(self, evidence: JSON) -> None:
         if self.told:
             evidence["supervisor_signal"] = int(signal.SIGTERM)
-        if self.dropped:
-            evidence["log_dropped"] = {k: list(v) for k, v in self.dropped.items()}
+        if self.extended:
+            evidence["time_limit_s"] = self.limit_s
+        if self.bounds.dropped:
+            evidence["log_dropped"] = {k: list(v) for k, v in self.bounds.dropped.items()}
         evidence["orphans_reaped"] = self.orphans
         code, number = (None, None)
         if self.wait_status is not None:
             code, number = split_status(self.wait_status)
-        cls, reason = self._classify(code, number, evidence)
-        self.record.show(self._result(cls, code, number, reason, evidence))
-        crash_point("supervise.recorded")
-
-    def _classify(self, code: int | None, number: int | None, evidence: JSON) -> tuple[str, str]:
         if self.cause == "time_limit":
-            return "time_limit", "it ran past its limit of {} s".format(self.spec["time_limit_s"])
-        if self.cause:
-            return "stopped", "it was asked to stop"
-        if code == 0:
-            return "ok", ""
-        oom = oom_evidence(self.oom_before, oom_counters())
-        # Our own group's counter is proof. The machine's may count a neighbour, so it needs a kill.
-        grown, killed = oom["counters_grown"], number == signal.SIGKILL or code == 137
-        if "cgroup" in grown or ("machine" in grown and killed):
-            evidence["oom"] = oom
-            return "oom", "the kernel killed a process for memory while it ran"
-        tail = log_tail(self.path("err.log")) + log_tail(self.path("out.log"))
-        free = free_bytes(self.job)
-        if number == signal.SIGBUS or b"No space left on device" in tail or free == 0:
-            evidence["disk"] = {
-                "free_at_job_dir": free, "sigbus": number == signal.SIGBUS,
-                "message_in_log": b"No space left on device" in tail,
-            }  # fmt: skip
-            return "disk_full", "it ended while a file system had no space left"
-        if number is not None:
-            if number == signal.SIGKILL:
-                oom["note"] = "SIGKILL from outside; no counter proves that memory was the cause"
-                evidence["oom_suspected"] = oom
-            return "signal", "signal %d ended it" % number
-        return "exit", f"it exited with {code}"
+            cls, reason = "time_limit", f"it ran past its limit of {self.limit_s} s"
+        elif self.cause:
+            cls, reason = "stopped", "it was asked to stop"
+        else:
+            cls, reason = classify(self.job, code, number, self.oom_before, evidence)
+        self.record.show(self._result(cls, code, number, reason, evidence))
 
     def _result(
         self, cls: str, code: int | None, number: int | None, reason: str, evidence: JSON

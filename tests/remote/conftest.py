@@ -19,10 +19,14 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.machine = root.parent / "machine"  # where claims of its resources lie
+        self.machine.mkdir()
+        self.machine.chmod(0o1777)
         self.host = self.make_host()
 
-    def make_host(self, **inject: Any) -> Host:
-        return Host(LocalTransport(), root=str(self.root), workspace_id="w", inject=inject)
+    def make_host(self, workspace: str = "w", **inject: Any) -> Host:
+        given = {"machine_root": str(self.machine), **inject}
+        return Host(LocalTransport(), root=str(self.root), workspace_id=workspace, inject=given)
 
     def job(self, attempt: str) -> Path:
         return self.root / "w" / "jobs" / attempt

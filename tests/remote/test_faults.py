@@ -51,7 +51,7 @@ def test_a_killed_supervisor_leaves_a_payload_that_is_found_and_ended(bench):
     os.kill(supervisor, signal.SIGKILL)
     found = bench.ended("a1")
     assert (found.state, found.cls) == ("lost", "lost_supervisor_died")
-    assert [one["comm"] for one in found.evidence["survivors"]]
+    assert [one["command"] for one in found.evidence["survivors"]]
     with pytest.raises(HostFenceHeld):
         bench.launch("a2", "echo two", generation=2)
     report = bench.host.stop("a1", grace_s=1)

@@ -147,7 +147,7 @@ def test_a_port_belongs_to_one_attempt(bench):
     bench.launch("a1", "sleep 60", task="serve-1", ports=(39997,))
     with pytest.raises(HostFenceHeld) as held:
         bench.launch("b1", "sleep 60", task="serve-2", ports=(39997,))
-    assert held.value.resource == "port-39997"
+    assert held.value.resource == "port:39997"
     assert held.value.attempt == "a1"
 
 
@@ -196,7 +196,7 @@ def test_what_a_payload_leaves_behind_ends_with_it(bench):
     bench.launch("a1", "setsid sleep 300 & echo left; exit 0")
     ended = bench.ended("a1")
     assert ended.cls == "ok"
-    assert [left["comm"] for left in ended.evidence["leftovers"]] == ["sleep"]
+    assert [left["command"] for left in ended.evidence["leftovers"]] == ["sleep"]
     assert bench.processes() == []
 
 
@@ -278,7 +278,9 @@ def test_a_port_that_somebody_else_holds_is_reported(bench):
         bench.launch("a1", "sleep 300")
         report = bench.host.stop("a1", grace_s=1, ports=[port])
     assert report.state == "stop_incomplete"
-    assert [(one["port"], one["pid"]) for one in report.survivors] == [(port, os.getpid())]
+    assert [(one["holds"], one["pid"]) for one in report.survivors] == [
+        ([{"port": port}], os.getpid())
+    ]
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
