@@ -54,7 +54,7 @@ class S3Store:
             response_checksum_validation="when_required",
         )
         with explained(place.url):
-            client = boto3.client(
+            client = boto3.Session().client(
                 "s3",
                 endpoint_url=place.endpoint or None,
                 region_name=place.region or None,
@@ -146,7 +146,7 @@ def explained(label: str) -> Iterator[None]:
         ) from error
     except boto.ClientError as error:
         raise _refused(label, error) from error
-    except boto.HTTPClientError as error:
+    except (boto.HTTPClientError, boto.ConnectionError) as error:
         raise RunbookError(
             f"{label} gives no answer: {error}",
             hint="Whether it was written is not known; repeat the command, that is safe.",
