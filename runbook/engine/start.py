@@ -208,7 +208,7 @@ def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
         world.move(
             world.store.snapshot().task(task.id),
             TaskState.ATTENTION if held else TaskState.FAILED,
-            reason=f"{'held on the host' if held else 'not started'}: {error}",
+            reason=f"held on the host: {error} ({error.hint})" if held else f"not started: {error}",
             attempt=attempt,
             attempt_to=AttemptState.NEVER_STARTED,
             cls=FailureClass.NEVER_STARTED,
