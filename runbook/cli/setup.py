@@ -24,10 +24,18 @@ if TYPE_CHECKING:
 @click.argument("source", required=False)
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The workspace. Default: .")
 @click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@click.option(
+    "--agents", is_flag=True, help="Also tell coding agents, in AGENTS.md, how to resume."
+)
 @json_option
 @click.pass_obj
 def init_command(
-    workspace: Path, source: str | None, folder: Path | None, params: tuple[str, ...], as_json: bool
+    workspace: Path,
+    source: str | None,
+    folder: Path | None,
+    params: tuple[str, ...],
+    agents: bool,
+    as_json: bool,
 ) -> None:
     """Make a workspace from SOURCE: a runbook file or the name of a bundled runbook.
 
@@ -55,6 +63,10 @@ def init_command(
         bound = {host.role for host in service.snapshot().hosts}
         revision = service.store.revision()
         following = service.view().next
+    if agents:
+        from runbook.agents_file import write_section
+
+        write_section(target.root)
     if as_json:
         answer("init", revision, {"workspace": str(target.root), "tasks": len(runbook.tasks)})
         return
