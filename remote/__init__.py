@@ -25,6 +25,7 @@ from remote.model import (
     JobStatus,
     LogChunk,
     Result,
+    Shrunk,
     StopReport,
 )
 from remote.transport import Transport, open_transport
@@ -32,7 +33,7 @@ from remote.transport import Transport, open_transport
 __all__ = [
     "Host", "LocalTransport", "Transport", "open_transport",
     "CheckResult", "Claim", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
-    "StopReport",
+    "Shrunk", "StopReport",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
     "LaunchFailed", "RemoteError", "StaleGeneration", "Unreachable", "UnsupportedHost",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import secrets as random_source
+import time
 from typing import TYPE_CHECKING, Any
 
 from remote.archive import archive
@@ -30,6 +31,7 @@ from remote.model import (
     JobSpec,
     JobStatus,
     LogChunk,
+    Shrunk,
     StopReport,
     Stream,
 )
@@ -94,9 +96,16 @@ class Host:
         return self.last_identity
 
     def facts(self) -> dict[str, Any]:
-        """What the machine has: CPUs, memory, disks, GPUs, Python, limits."""
-        answer = self._verb("facts", {}, timeout=ROUND_TRIP_S)
-        facts: dict[str, Any] = answer["facts"]
+        """What the machine has: CPUs, memory, disks, GPUs, Python, limits; how its clock goes."""
+        before = time.time()
+        facts: dict[str, Any] = self._verb("facts", {}, timeout=ROUND_TRIP_S)["facts"]
+        after = time.time()
+        # It looked at its clock after its work, at some moment of the rest: half of it is doubt.
+        earliest = before + facts.pop("took_s")
+        facts["clock"] = {
+            "offset_s": round(facts["unix_time"] - (earliest + after) / 2, 3),
+            "error_s": round((after - earliest) / 2, 3),
+        }
         return facts
 
     def check(
@@ -203,6 +212,20 @@ class Host:
     def burn(self, attempt: str) -> bool:
         """Make sure that an attempt never runs. False: too late, it had started."""
         return bool(self._verb("burn", {"attempt": attempt})["burned"])
+
+    def collect_garbage(
+        self, collected: Iterable[str], *, keep: int = 20, older_than_s: float = 7 * 86400.0
+    ) -> list[Shrunk]:
+        """Shrink old jobs to their outcome and the last 64 KiB of each log; what went.
+
+        Args:
+            collected: attempts whose outcome and logs the caller has stored. Others stay whole,
+                those of other databases too; so does whatever is live.
+            keep: this many of the newest stay whole.
+        """
+        body = {"collected": list(collected), "keep": keep, "older_than_s": older_than_s}
+        answer = self._verb("collect_garbage", body, timeout=5 * ROUND_TRIP_S)
+        return [Shrunk(**{**one, "left": tuple(one["left"])}) for one in answer["gone"]]
 
     def read_log(
         self,

@@ -154,3 +154,15 @@ class Claim:
     uid: int
     locked: bool
     at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    """An old job of which only the outcome and the ends of its logs are left on the host.
+
+    `left`: what its payload had put into the job's directory, which nobody but a person removes.
+    """
+
+    attempt: str
+    freed_bytes: int
+    left: tuple[str, ...] = ()

@@ -10,12 +10,12 @@ import resource
 import shutil
 import socket
 import sys
-import time
 from typing import TYPE_CHECKING
 
+from remote.supervisor.base import wall_clock
 from remote.supervisor.children import in_child
 from remote.supervisor.files import disk, free_bytes
-from remote.supervisor.gpus import gpus
+from remote.supervisor.gpus import cuda, gpus, topology
 from remote.supervisor.identity import fact
 
 if TYPE_CHECKING:
@@ -38,17 +38,19 @@ def number_of(path: str) -> int | None:
 
 
 def verb_facts(request: JSON, workspace: str) -> JSON:
+    began = time.monotonic()
     root = os.path.expanduser(str(request.get("root") or "~"))
     found = {
         "system": platform.system(), "kernel": platform.release(), "machine": platform.machine(),
         "distribution": distribution(), "hostname": socket.gethostname(), "user": user_name(),
         "uid": os.getuid(), "home": os.path.expanduser("~"), "root": root,
         "cpu": cpu(), "memory": memory(), "shm": shared_memory(), "mounts": mounts(),
-        "root_free_bytes": free_bytes(root), "gpus": gpus(),
+        "root_free_bytes": free_bytes(root),
+        "gpus": gpus(), "gpu_topology": topology(), "cuda": cuda(),
         "python": {"version": platform.python_version(), "path": sys.executable},
         "glibc": ".".join(platform.libc_ver()[1:]), "container": container(),
         "limits": limits(), "public_ports": public_ports(), "tools": tools(),
-        "unix_time": time.time(),
+        "unix_time": wall_clock(), "took_s": round(time.monotonic() - began, 3),
     }  # fmt: skip
     return {"facts": found}
 

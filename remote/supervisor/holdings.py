@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from remote.supervisor import shm
+from remote.supervisor.base import INJECT
 from remote.supervisor.files import publish, read_json, to_bytes
 from remote.supervisor.gpus import gpu_users, program
 from remote.supervisor.ports import listening, port_holders
@@ -122,13 +124,11 @@ class Holdings:
             left[:] = self.gpu_memory()
             return not left
 
-        wait_ticking(is_free, GPU_WAIT_S, tick)
+        wait_ticking(is_free, float(INJECT.get("gpu_wait_s", GPU_WAIT_S)), tick)
         return left
 
 
 def wait_ticking(true: Callable[[], bool], limit_s: float, tick: Callable[[], Any]) -> bool:
-    import time
-
     deadline = time.monotonic() + limit_s
     while not true():
         tick()

@@ -18,6 +18,7 @@ VERBS: Dict[str, str] = {
     "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop", "extend": "stop",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "resources": "resources", "facts": "facts", "checks": "checks",
+    "collect_garbage": "garbage",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from remote.supervisor.base import INJECT
 from remote.supervisor.identity import start_ticks, stat_fields
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def send(pid: int, number: int, ticks: int) -> None:
     """Signal one process, unless its number was given to another since it was looked at."""
     if pid <= 1 or pid == os.getpid() or start_ticks(pid) != ticks:
         return
+    if pid in INJECT.get("spare", ()):
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -131,7 +134,11 @@ def end_all(find: Callable[[], list[int]], grace_s: float, tick: Callable[[], No
         if time.monotonic() > deadline:
             if killing:  # uninterruptible, or another user's: report, never loop
                 return [describe(pid) for pid in pids]
-            killing, told, deadline = True, set(), time.monotonic() + KILL_WAIT_S
+            killing, told, deadline = (
+                True,
+                set(),
+                time.monotonic() + float(INJECT.get("kill_wait_s", KILL_WAIT_S)),
+            )
         for pid in pids:
             key = (pid, start_ticks(pid))
             if key not in told:

@@ -79,6 +79,8 @@ def _end(job: str, spec: JSON, grace: float, holdings: Holdings) -> list[JSON]:
 
 def _ask_to_stop(job: str, spec: JSON, supervisor: JSON, grace_s: float) -> None:
     number = signal.SIGUSR1  # look into ctl/ now
+    if _owner(job, spec).get("attempt") != spec.get("attempt"):
+        number = signal.SIGTERM  # it no longer owns its task, and hears no requests
     try:
         request = {"generation": spec.get("generation"), "grace_s": grace_s, "at": utc()}
         publish(os.path.join(job, "ctl", "stop"), to_bytes(request))
@@ -87,13 +89,19 @@ def _ask_to_stop(job: str, spec: JSON, supervisor: JSON, grace_s: float) -> None
     send(int(supervisor.get("pid") or 0), number, int(supervisor.get("start_ticks") or 0))
 
 
+def _owner(job: str, spec: JSON) -> JSON:
+    """The attempt that owns the task of this one."""
+    workspace = os.path.dirname(os.path.dirname(job))
+    path = os.path.join(workspace, "tasks", str(spec.get("task")), "current")
+    return read_json(path)[0] or spec
+
+
 def _check_generation(request: JSON, workspace: str, spec: JSON) -> None:
     """Only whoever knows the current owner of the task may end it or give it time."""
     asked = request.get("generation")
     if asked is None or not spec:
         return
-    path = os.path.join(workspace, "tasks", str(spec.get("task")), "current")
-    current = (read_json(path)[0] or spec).get("generation")
+    current = _owner(job_path(workspace, spec.get("attempt")), spec).get("generation")
     if not asked == current == spec.get("generation"):
         raise Refused(
             "stale_generation",
