@@ -79,6 +79,10 @@ class TrainConfig:
     colocated: bool = False
     """Every drafter rank runs the target too; `targets` then means nothing."""
     backend: str = "auto"
+    shard_optimizer: bool = False
+    """Each drafter rank keeps masters and moments of its part only; checkpoints stay whole."""
+    reduce_dtype: str = "float32"
+    """Of gradients between drafter ranks; they add up in fp32 either way."""
     ring: int = 2
     save_every: int = 500
     keep: int = 3
@@ -151,6 +155,7 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         "backend": ("auto", "gloo", "nccl"),
         "dtype": ("auto", "float32", "bfloat16"),
         "wire_dtype": ("auto", "float32", "bfloat16"),
+        "reduce_dtype": ("float32", "bfloat16"),
     }
     found = [
         (name, f"{getattr(config, name)!r} is not one of {', '.join(allowed)}.")

@@ -59,6 +59,8 @@ HELP = {
     "drafters": "processes that train",
     "colocated": "every drafter process runs the target too",
     "backend": "gloo, nccl or auto",
+    "shard_optimizer": "each drafter process keeps its part of masters and moments only",
+    "reduce_dtype": "of gradients between drafter processes",
     "ring": "micro-batches a target may work ahead",
     "save_every": "steps between checkpoints",
     "keep": "newest checkpoints to keep",
