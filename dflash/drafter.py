@@ -21,6 +21,8 @@ from dflash.attention import Attention, Layout, _sdpa, visible
 from dflash.config import DrafterConfig
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, write_aside, write_json
+from dflash.fused_layer import Frame, fused_works, run_layer, run_norm
+from dflash.spans import spans_by_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FUSED = "fused"
 
 
 class RMSNorm(nn.Module):
@@ -165,11 +168,42 @@ class Drafter(nn.Module):
         """
         return self.hidden_norm(self.fc(states.to(self.dtype)))
 
-    def forward(self, block_embeds: Tensor, states: Tensor, layout: Layout, backend: str) -> Tensor:
+    def forward(
+        self,
+        block_embeds: Tensor,
+        states: Tensor,
+        layout: Layout,
+        backend: str,
+        *,
+        rows: Tensor | None = None,
+        repeated: bool = False,
+    ) -> Tensor:
         """Training: all blocks of a packed row at once.
 
-        block_embeds [1,Q,H], states [1,S,K*H] -> out [1,Q,H], normed, ready for the head.
+        Args:
+            block_embeds: [1,Q,H].
+            states: [1,S,K*H].
+            layout: Where they stand.
+            backend: eager, sdpa, flex, fused, or auto: fused on a GPU, SDPA elsewhere.
+            rows: Which of the Q rows are wanted, ascending; all when left out.
+            repeated: All slots but the first of a block have the same embedding, as in training,
+                and embeddings are frozen.
+
+        Returns:
+            [1,Q,H], or the wanted rows of it, normed, ready for the head.
         """
+        fused = fused_works(self)
+        backend = (
+            backend if backend != "auto" or not fused or states.device.type == "cpu" else FUSED
+        )
+        if backend == FUSED:
+            if not fused:
+                raise DflashError(
+                    "Fused layers need bf16 or fp16 weights, Triton, a head width that is a power "
+                    "of two and no biases in attention.",
+                    "Leave --attention out to have the fastest backend that works.",
+                )
+            return self._fused(block_embeds, states, layout, rows=rows, repeated=repeated)
         attention = Attention(layout, backend=backend)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None, causal: bool) -> Tensor:
@@ -181,7 +215,37 @@ class Drafter(nn.Module):
         x = block_embeds.to(self.dtype)
         for layer in self.layers:
             x = layer(x, block_rope, layer.self_attn.keys_values(c, context_rope), attend)
-        return self.norm(x)
+        x = self.norm(x)
+        return x if rows is None else x[:, rows]
+
+    def _fused(
+        self,
+        block_embeds: Tensor,
+        states: Tensor,
+        layout: Layout,
+        *,
+        rows: Tensor | None,
+        repeated: bool,
+    ) -> Tensor:
+        config, last = self.config, self.config.num_layers - 1
+        spans = spans_by_layer(config, layout, rows)
+        block_rope = Rope(layout.block_pos, config, self.dtype)
+        context_rope = Rope(layout.context_pos, config, self.dtype)
+        eps = config.rms_norm_eps
+        c = run_norm(self.fc(states[0].to(self.dtype)), None, self.hidden_norm.weight, eps)
+        x, delta = block_embeds[0].to(self.dtype), None
+        for i, layer in enumerate(self.layers):
+            frame = Frame(
+                block_rope=block_rope,
+                context_rope=context_rope,
+                eps=eps,
+                head_dim=config.head_dim,
+                spans=spans[i],
+                rows=rows if i == last else None,
+                repeated=config.block_size if repeated and i == 0 < last else 0,
+            )
+            x, delta = run_layer(layer, x, delta, c, frame)
+        return run_norm(x, delta, self.norm.weight, eps)[None]
 
     def extend(self, cache: ContextCache, c: Tensor, positions: Tensor) -> None:
         """Add context [1,s,H] at these positions to the cache of every layer."""

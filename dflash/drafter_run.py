@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DflashError, Interrupted
 from dflash.files import write_json
 from dflash.meter import Meter
+from dflash.prefetch import Prefetch
 from dflash.progress import Progress
 from dflash.run_plan import schedule_of
 from dflash.train_config import contract_changes
@@ -40,7 +41,7 @@ class DrafterRun:
         import torch.distributed as dist
 
         from dflash.checkpoint import latest_checkpoint
-        from dflash.optim import Optimiser
+        from dflash.sharded import optimiser_for
 
         self.config, self.role, self.plan, self.types = config, role, made, types
         self.out = Path(config.out)
@@ -52,7 +53,7 @@ class DrafterRun:
         self.progress.emit("phase", message="loading the target")
         self.newest = latest_checkpoint(self.out)
         self.drafter = self._drafter()
-        self.optimiser = Optimiser(self.drafter, config)
+        self.optimiser, self.reducer = optimiser_for(self.drafter, config, self.group)
         self.scale: torch.Tensor | None = None  # known from the first micro-batch on
         self.step, self.elapsed_before, self.tokens = 0, 0.0, 0
         if self.newest is not None:
@@ -61,6 +62,7 @@ class DrafterRun:
         self.feed: Feed
         self._connect()
         self.options = self._loss_options()
+        self.fixed = self._needs_one_shape()
         self.sample = self._sampled_head()
         self.last: dict[str, Any] = {}
         self.meter = Meter(
@@ -113,6 +115,13 @@ class DrafterRun:
             softcap=shape.final_logit_softcapping,
         )
 
+    def _needs_one_shape(self) -> bool:
+        """Whether missing blocks are filled up: compiled flex attention stalls on each new shape."""
+        from dflash.fused_layer import fused_works
+
+        flex = self.config.attention == "flex"
+        return self.types.device.type == "cuda" and (flex or not fused_works(self.drafter))
+
     def _sampled_head(self) -> SampledHead | None:
         from dflash.sampled_head import SampledHead
 
@@ -152,9 +161,17 @@ class DrafterRun:
 
     # -- the loop
 
+    def _load(self, g: int) -> tuple[MicroBatch, DrafterRows]:
+        batch = self.plan.batches.micro_batch(g)
+        rows = self.plan.batches.drafter_rows(batch, fixed=self.fixed)
+        return batch, rows.pinned() if self.types.device.type == "cuda" else rows
+
     def run(self, stop: StopRequest) -> None:
         from dflash.ranks import launcher_alive
 
+        count, role = self.config.micro_batches, self.role
+        mine = range(self.step * count + role.drafter, self.plan.total * count, role.drafters)
+        self.loader = Prefetch(mine, self._load)
         started = self.mark = time.monotonic()
         ended = "steps"
         while self.step < self.plan.total:
@@ -167,6 +184,7 @@ class DrafterRun:
                 self._save(elapsed, ended if last else "running")
             if ended != "steps":
                 break
+        self.loader.close()
         if self.step < self.plan.total:
             self.feed.stop(self.step * self.config.micro_batches)
         if ended == "signal":
@@ -192,19 +210,20 @@ class DrafterRun:
         batches: list[MicroBatch] = []
         first = self.step * count
         for g in range(first + self.role.drafter, first + count, self.role.drafters):
-            batch = self.plan.batches.micro_batch(g)
+            if self.reducer is not None and g + self.role.drafters >= first + count:
+                self.reducer.expect_last()
+            batch, rows = self.loader.take()
             delivery = self.feed.take(batch)
-            rows = self.plan.batches.drafter_rows(batch, fixed=self.types.device.type == "cuda")
-            sums = self.micro_step(g, self._scaled(delivery.states), rows.to(self.types.device))
+            sums = self.micro_step(g, self._scaled(delivery.states), rows)
             self.feed.release(g)
             batches.append(batch)
             deliveries.append(delivery)
             totals.append(sums.totals())
-            self.tokens += batch.tokens * self.role.drafters
         total = self._sum_over_drafters(sum(totals[1:], totals[0]))
         rate = learning_rate(self.step, self.plan.total, self.config)
         report = self.optimiser.step(rate, divisor=max(float(total[1]), 1e-9))
         self.step += 1
+        self.tokens += sum(map(self.plan.batches.tokens_of, range(first, first + count)))
         if self.role.leads:
             self._report(total, report, rate, batches, deliveries)
 
@@ -235,9 +254,13 @@ class DrafterRun:
         """Forward and backward over the blocks of one micro-batch."""
         from dflash.losses import block_loss
 
+        kept = rows.supervised.nonzero().squeeze(-1).to(self.types.device)  # asked of the CPU
+        rows = rows.to(self.types.device)
         scale = self.plan.shape.input_embedding_scale
         embeds = self.ends.embed(rows.block_ids[None], scale)
-        out = self.drafter(embeds, states[None], rows.layout, self.config.attention)
+        out = self.drafter(
+            embeds, states[None], rows.layout, self.config.attention, rows=kept, repeated=True
+        )
         head, labels, correction = self._head_for(g, rows)
         sums = block_loss(
             out[0].to(self.types.target),
@@ -247,6 +270,7 @@ class DrafterRun:
             head,
             self.options,
             correction=correction,
+            rows=kept,
         )
         sums.loss.backward()
         self.optimiser.collect()
@@ -254,34 +278,29 @@ class DrafterRun:
 
     def _head_for(self, g: int, rows: DrafterRows) -> tuple[Any, torch.Tensor, Any]:
         """The head to use, labels as its rows count them, and what to add to its logits."""
-        from torch.nn import functional
+        from dflash.losses import FrozenHead
 
         if self.sample is None:
-            return self.ends.head, rows.labels, None
+            bias = getattr(self.ends, "head_bias", None)
+            return FrozenHead(self.ends.head_weight, bias), rows.labels, None
         drawn = self.sample.draw(g, rows.labels[rows.supervised])
         ids = drawn.ids.to(self.types.device)
         weight = self.ends.head_weight[ids]
         correction = drawn.correction.to(self.types.device)
         labels = drawn.place(rows.labels.cpu()).to(self.types.device)
-        return (lambda h: functional.linear(h, weight)), labels, correction
+        return FrozenHead(weight), labels, correction
 
     def _sum_over_drafters(self, totals: torch.Tensor) -> torch.Tensor:
         """Gradients and counts over all drafter ranks: one mean for the whole step."""
-        if self.role.drafters == 1:
+        if self.reducer is None:
             return totals
-        import torch
         import torch.distributed as dist
 
         from dflash.feed import peer_errors
 
+        self.reducer.finish()
         with peer_errors("another drafter rank"):
             dist.all_reduce(totals, group=self.group)
-            grads = self.optimiser.gradients()
-            flat = torch.cat([grad.reshape(-1) for grad in grads])
-            dist.all_reduce(flat, group=self.group)
-        parts = flat.split([grad.numel() for grad in grads])
-        for grad, part in zip(grads, parts, strict=True):
-            grad.copy_(part.view_as(grad))
         return totals
 
     def _asked_to_end(self, stop: StopRequest, elapsed: float) -> str:
@@ -329,6 +348,7 @@ class DrafterRun:
             )
 
     def _save(self, elapsed: float, ended: str) -> None:
+        optimiser = self.optimiser.state_dict()  # in slices, all ranks have a part in it
         if not self.role.leads:
             return
         import torch
@@ -345,7 +365,7 @@ class DrafterRun:
             "elapsed_s": elapsed,
             "data": self.plan.fingerprint,
             "config": self.config.to_json(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": optimiser,
             "rng": torch.get_rng_state(),
             "scale": self.scale.cpu(),
         }

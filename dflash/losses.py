@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from dflash.fused_layer import ops_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,6 +73,17 @@ def logits_of(hidden: Tensor, head: Callable[[Tensor], Tensor], options: LossOpt
     return logits
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenHead:
+    """A head that is one matrix: then logits need no autograd, and live in one reused buffer."""
+
+    weight: Tensor  # [V,H]
+    bias: Tensor | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, self.weight, self.bias)
+
+
 def block_loss(
     out: Tensor,
     labels: Tensor,
@@ -80,14 +93,22 @@ def block_loss(
     options: LossOptions,
     *,
     correction: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> LossSums:
     """out [Q,H] (normed), labels, supervised and slot [Q]; rows without a label skip the head.
 
-    `correction` is added to the logits: of a head that holds a sample of the vocabulary.
+    `correction` is added to the logits: of a head that holds a sample of the vocabulary. `rows`:
+    out holds these rows only, which are all the supervised ones.
     """
     size = options.block_size
-    keep = supervised.nonzero().squeeze(-1)  # [r]
-    ce, right, unit_grad = _cross_entropy(out, labels, keep, head, options, correction)
+    keep = supervised.nonzero().squeeze(-1) if rows is None else rows  # [r]
+    hidden = out.detach() if rows is not None else out.detach()[keep]
+    wanted = labels[keep]
+    needs_grad = out.requires_grad and torch.is_grad_enabled()
+    if isinstance(head, FrozenHead) and correction is None:
+        ce, right, unit_grad = _direct(hidden, wanted, head, options, gradient=needs_grad)
+    else:
+        ce, right, unit_grad = _traced(hidden, wanted, head, options, correction, needs_grad)
     if options.kind == "dpace":
         spread = torch.zeros(len(labels), device=ce.device).index_put((keep,), ce)
         weights = dpace_weights(
@@ -98,7 +119,8 @@ def block_loss(
     else:
         weights = decay_weights(slot[keep], options.gamma)
         divisor = weights.sum().double()
-    loss = _Attach.apply(out, keep, unit_grad, weights, (weights * ce).sum())
+    place = keep if rows is None else None
+    loss = _Attach.apply(out, place, unit_grad, weights, (weights * ce).sum())
     hits = torch.zeros(len(labels), dtype=torch.bool, device=out.device).index_put((keep,), right)
     by_block = hits.view(-1, size)
     seen = supervised.view(-1, size)
@@ -113,31 +135,69 @@ def block_loss(
     )
 
 
-def _cross_entropy(
-    out: Tensor,
+def _direct(
+    hidden: Tensor, labels: Tensor, head: FrozenHead, options: LossOptions, *, gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per row: cross entropy, whether the argmax is the label, d(ce)/d(hidden)."""
+    ops = ops_for(hidden)
+    weight, count = head.weight, len(hidden)
+    chunk = even_chunk(count, options.chunk_rows, on_gpu=hidden.is_cuda)
+    logits = torch.empty(min(chunk, count), len(weight), dtype=hidden.dtype, device=hidden.device)
+    ce = torch.empty(count, dtype=torch.float32, device=hidden.device)
+    right = torch.empty(count, dtype=torch.bool, device=hidden.device)
+    grads = torch.empty_like(hidden) if gradient else hidden.new_empty(0)
+    for start in range(0, count, chunk):
+        part = slice(start, min(start + chunk, count))
+        here = logits[: part.stop - start]
+        torch.mm(hidden[part], weight.t(), out=here)
+        if head.bias is not None:
+            here += head.bias
+        ce[part], right[part] = ops.cross_entropy_(
+            here, labels[part], scale=options.output_multiplier, cap=options.softcap,
+            gradient=gradient,
+        )  # fmt: skip
+        if gradient:
+            torch.mm(here, weight, out=grads[part])
+    return ce, right, grads
+
+
+GPU_CHUNK_ROWS = 4096
+"""Fewer rows leave tensor cores idle in the product with the head's transpose."""
+
+
+def even_chunk(count: int, limit: int, *, on_gpu: bool) -> int:
+    """Rows at a time: chunks of one size, so that none is a small rest."""
+    limit = max(limit, GPU_CHUNK_ROWS) if on_gpu else limit
+    chunks = max(1, -(-count // limit))
+    even = max(1, -(-count // chunks))
+    return min(limit, -(-even // 128) * 128) if on_gpu else even
+
+
+def _traced(
+    hidden: Tensor,
     labels: Tensor,
-    keep: Tensor,
     head: Callable[[Tensor], Tensor],
     options: LossOptions,
     correction: Tensor | None,
+    gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Per kept row: cross entropy, whether the argmax is the label, d(ce)/d(out row)."""
+    """The same for any head, by autograd."""
     ce, right, grads = [], [], []
-    needs_grad = out.requires_grad and torch.is_grad_enabled()
-    for rows in keep.split(options.chunk_rows):
-        with torch.set_grad_enabled(needs_grad):
-            hidden = out.detach()[rows].requires_grad_(needs_grad)
-            logits = logits_of(hidden, head, options)
+    for start in range(0, len(hidden), options.chunk_rows):
+        part = slice(start, start + options.chunk_rows)
+        with torch.set_grad_enabled(gradient):
+            source = hidden[part].requires_grad_(gradient)
+            logits = logits_of(source, head, options)
             logits = logits if correction is None else logits + correction
-            each = functional.cross_entropy(logits, labels[rows], reduction="none")
-            if needs_grad:
-                grads.append(torch.autograd.grad(each.sum(), hidden)[0])
+            each = functional.cross_entropy(logits, labels[part], reduction="none")
+            if gradient:
+                grads.append(torch.autograd.grad(each.sum(), source)[0])
         ce.append(each.detach())
-        right.append(logits.detach().argmax(-1) == labels[rows])
+        right.append(logits.detach().argmax(-1) == labels[part])
     if not ce:
-        empty = out.new_zeros(0, dtype=torch.float32)
-        return empty, empty.bool(), out.new_zeros(0, out.shape[-1])
-    return torch.cat(ce), torch.cat(right), torch.cat(grads) if grads else out.new_zeros(0)
+        empty = hidden.new_zeros(0, dtype=torch.float32)
+        return empty, empty.bool(), hidden.new_zeros(0, hidden.shape[-1])
+    return torch.cat(ce), torch.cat(right), torch.cat(grads) if grads else hidden.new_zeros(0)
 
 
 class _Attach(torch.autograd.Function):
@@ -145,7 +205,12 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out: Tensor, keep: Tensor, unit_grad: Tensor, weights: Tensor, loss: Tensor
+        ctx: Any,
+        out: Tensor,
+        keep: Tensor | None,
+        unit_grad: Tensor,
+        weights: Tensor,
+        loss: Tensor,
     ) -> Tensor:
         ctx.save_for_backward(keep, unit_grad, weights)
         ctx.shape = out.shape
@@ -154,6 +219,9 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         keep, unit_grad, weights = ctx.saved_tensors
+        weighted = unit_grad * (weights * grad)[:, None].to(unit_grad.dtype)
+        if keep is None:
+            return weighted, None, None, None, None
         full = unit_grad.new_zeros(ctx.shape)
-        full[keep] = unit_grad * (weights * grad)[:, None].to(unit_grad.dtype)
+        full[keep] = weighted
         return full, None, None, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,9 @@ class Optimiser:
             self._groups(), lr=config.lr, betas=config.betas, foreach=True
         )
         self.skips = 0
+        self._waiting: dict[int, Tensor] = {}
+        """Gradients of a first micro-batch, by number of the parameter, as backward made them."""
+        self._triton = importlib.util.find_spec("triton") is not None
 
     def _groups(self) -> list[dict[str, Any]]:
         """Matrices decay, norms and biases do not; all at one learning rate, none left out."""
@@ -80,44 +84,104 @@ class Optimiser:
                 master.copy_(p)
 
     def collect(self) -> None:
-        """Add the gradients of a micro-batch to the masters', in fp32."""
-        for p, master in zip(self.params, self.masters, strict=True):
+        """Add the gradients of a micro-batch to the masters', in fp32.
+
+        The first ones wait as they are: where no second micro-batch comes, nobody needs them wider.
+        """
+        for i, (p, master) in enumerate(zip(self.params, self.masters, strict=True)):
             if master is p or p.grad is None:
                 continue
-            wide = p.grad.float()
-            master.grad = wide if master.grad is None else master.grad.add_(wide)
+            if master.grad is None and i not in self._waiting:
+                self._waiting[i] = p.grad
+            else:
+                self._widen(i)
+                assert master.grad is not None, "widened just now"
+                master.grad += p.grad
             p.grad = None
 
+    def _widen(self, i: int) -> None:
+        waiting = self._waiting.pop(i, None)
+        if waiting is not None:
+            self.masters[i].grad = waiting.float()
+
     def gradients(self) -> list[Tensor]:
-        """One per parameter; zeros where a step had nothing for it."""
-        for master in self.masters:
+        """One per parameter in fp32; zeros where a step had nothing for it."""
+        for i, master in enumerate(self.masters):
+            self._widen(i)
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
         return [master.grad for master in self.masters if master.grad is not None]
 
     def step(self, lr: float, *, divisor: float) -> StepReport:
         """Divide the summed gradients, clip, update. A gradient with NaN updates nothing."""
-        grads = self.gradients()
-        torch._foreach_div_(grads, divisor)
-        norm = torch.nn.utils.get_total_norm(grads)
-        value = float(norm)
-        skipped = "" if math.isfinite(value) else self._first_bad(grads)
-        if not skipped:
-            self.skips = 0
-            torch.nn.utils.clip_grads_with_norm_(self.masters, self.config.clip, norm)
-            for group in self.adamw.param_groups:
-                group["lr"] = lr
-            self.adamw.step()
-            self._publish()
+        if self.masters[0].is_cuda and self._triton:
+            value, skipped = self._step_in_one_pass(lr, divisor)
         else:
-            self.skips += 1
+            value, skipped = self._step_by_torch(lr, divisor)
+        self._waiting.clear()
         self.adamw.zero_grad(set_to_none=True)
+        self.skips = self.skips + 1 if skipped else 0
         if self.skips >= PATIENCE:
             raise DflashError(
                 f"The gradient was not finite in {self.skips} steps in a row, first in {skipped}.",
                 "Lower --lr, or resume from an earlier checkpoint with another --seed.",
             )
         return StepReport(grad_norm=value, skipped=skipped)
+
+    def _step_by_torch(self, lr: float, divisor: float) -> tuple[float, str]:
+        grads = self.gradients()
+        torch._foreach_div_(grads, divisor)
+        norm = torch.nn.utils.get_total_norm(grads)
+        value = float(norm)
+        skipped = "" if math.isfinite(value) else self._first_bad(grads)
+        if not skipped:
+            torch.nn.utils.clip_grads_with_norm_(self.masters, self.config.clip, norm)
+            for group in self.adamw.param_groups:
+                group["lr"] = lr
+            self.adamw.step()
+            self._publish()
+        return value, skipped
+
+    @torch.no_grad()
+    def _step_in_one_pass(self, lr: float, divisor: float) -> tuple[float, str]:
+        """The same by one kernel a tensor: gradients stay in bf16, nothing is read twice."""
+        from dflash.kernels.adamw import adamw_step
+
+        grads = []
+        for i, master in enumerate(self.masters):
+            grad = self._waiting.get(i, master.grad)
+            grads.append(torch.zeros_like(master) if grad is None else grad)
+        parts = torch._foreach_norm(grads, 2, dtype=torch.float32)
+        norm = torch.linalg.vector_norm(torch.stack(parts))
+        taken = self._moments()
+        decays = {id(m): g["weight_decay"] for g in self.adamw.param_groups for m in g["params"]}
+        for p, master, grad in zip(self.params, self.masters, grads, strict=True):
+            state = self.adamw.state[master]
+            adamw_step(
+                grad.contiguous(), master, state["exp_avg"], state["exp_avg_sq"],
+                None if p is master else p, norm,
+                divisor=divisor, clip=self.config.clip, lr=lr, betas=self.config.betas, eps=1e-8,
+                decay=decays[id(master)], step=taken + 1,
+            )  # fmt: skip
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        value = float(norm)  # the only wait; a norm that is not finite has stopped every kernel
+        if not math.isfinite(value):
+            return value, self._first_bad(grads)
+        for master in self.masters:
+            self.adamw.state[master]["step"] += 1
+        return value / divisor, ""
+
+    def _moments(self) -> int:
+        """Steps taken so far; makes torch's own state where there is none yet."""
+        for master in self.masters:
+            if not self.adamw.state[master]:
+                self.adamw.state[master] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": torch.zeros_like(master),
+                    "exp_avg_sq": torch.zeros_like(master),
+                }
+        return int(self.adamw.state[self.masters[0]]["step"])
 
     def _first_bad(self, grads: list[Tensor]) -> str:
         for name, grad in zip(self.names, grads, strict=True):

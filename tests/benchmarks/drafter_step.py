@@ -1,129 +1,212 @@
 """Time and memory of one drafter step on a GPU, at the shapes of Qwen3.6-27B's drafter.
 
-    PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--steps 10]
+    PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers] [--profile]
 
 Weights, states and documents are random; what is timed is what `dflash train` runs for a step:
 blocks, forward, head and loss, backward, clip and AdamW over fp32 masters. The first step, with its
-compilation, is told apart.
+compilation, is told apart. First, loss and gradients are held against plain torch in fp32.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import gc
+import json
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dflash.batches import Batches
-from dflash.config import DrafterConfig
 from dflash.drafter import Drafter
-from dflash.losses import LossOptions, block_loss
+from dflash.losses import FrozenHead, LossOptions, block_loss
 from dflash.optim import Optimiser
-from dflash.shards import Row
 from dflash.train_config import TrainConfig
+from tests.benchmarks.shapes import (
+    BLOCK,
+    DOCUMENTS,
+    LENGTH,
+    RandomSet,
+    documents,
+    drafter_shape,
+    machine,
+    table_row,
+    timed,
+)  # fmt: skip
 
-TARGET = {
-    "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 17408,
-    "num_hidden_layers": 64, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-    "vocab_size": 248320, "rms_norm_eps": 1e-6, "max_position_embeddings": 262144,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7},
-}  # fmt: skip
-DOCUMENTS, LENGTH, PROMPT, BLOCK = 4, 2048, 128, 16
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+    from dflash.config import DrafterConfig
 
-@dataclass
-class RandomSet:
-    """Documents of one length, whose tokens after the prompt are supervised."""
-
-    rows: list[Row]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.array([len(row.input_ids) for row in self.rows])
-
-    def row(self, i: int) -> Row:
-        return self.rows[i]
+FLEX = "flex"
+"""Filled to one shape, as flex attention needs it."""
 
 
-def documents() -> RandomSet:
-    draw = np.random.default_rng(0)
-    mask = np.ones(LENGTH, dtype=np.uint8)
-    mask[:PROMPT] = 0
-    ids = draw.integers(0, 200_000, (DOCUMENTS, LENGTH), dtype=np.int32)
-    return RandomSet([Row(id=str(i), input_ids=row, loss_mask=mask) for i, row in enumerate(ids)])
+class OurStep:
+    """What `dflash train` does for one micro-batch, and the optimiser's step."""
 
-
-def measure(anchors: int, steps: int, attention: str) -> None:
-    torch.manual_seed(0)
-    device = torch.device("cuda")
-    shape = DrafterConfig.from_target_config(
-        TARGET, num_layers=5, block_size=BLOCK, num_taps=5, sliding_window=2048,
-        mask_token_id=248070,
-    )  # fmt: skip
-    config = TrainConfig(target="-", data="-", out="-", anchors_per_doc=anchors)
-    drafter = Drafter(shape).to(device, torch.bfloat16)
-    optimiser = Optimiser(drafter, config)
-    head = torch.randn(shape.vocab_size, shape.hidden_size, device=device, dtype=torch.bfloat16)
-    head *= 0.02
-    data: Any = documents()
-    batches = Batches(
-        data, batch_docs=DOCUMENTS, anchors_per_doc=anchors, block_size=BLOCK,
-        mask_token_id=shape.mask_token_id, max_length=LENGTH, seed=0,
-    )  # fmt: skip
-    states = torch.randn(
-        DOCUMENTS * LENGTH, shape.context_width, device=device, dtype=torch.bfloat16
-    )
-    options = LossOptions(block_size=BLOCK, chunk_rows=config.head_chunk_rows)
-    times, parts = [], []
-    torch.cuda.reset_peak_memory_stats()
-    for number in range(steps + 1):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        rows = batches.drafter_rows(batches.micro_batch(number), fixed=True).to(device)
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        marks[0].record()
-        out = drafter(head[rows.block_ids][None], states[None], rows.layout, attention)
-        marks[1].record()
-        sums = block_loss(
-            out[0], rows.labels, rows.supervised, rows.slot,
-            lambda h: torch.nn.functional.linear(h, head), options,
+    def __init__(
+        self,
+        data: RandomSet,
+        states: torch.Tensor,
+        head: torch.Tensor,
+        anchors: int,
+        attention: str = "auto",
+        shape: DrafterConfig | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self.shape = shape or drafter_shape()
+        torch.manual_seed(1)
+        config = TrainConfig(target="-", data="-", out="-", anchors_per_doc=anchors)
+        self.attention, self.states = attention, states
+        self.head = FrozenHead(head)
+        self.drafter = Drafter(self.shape).to(states.device, dtype)
+        self.optimiser = Optimiser(self.drafter, config)
+        source: Any = data
+        self.batches = Batches(
+            source, batch_docs=len(data), anchors_per_doc=anchors, block_size=BLOCK,
+            mask_token_id=self.shape.mask_token_id, max_length=LENGTH, seed=0,
         )  # fmt: skip
-        marks[2].record()
+        self.options = LossOptions(block_size=BLOCK, chunk_rows=config.head_chunk_rows)
+        self.number = 0
+
+    def gradients(self) -> tuple[float, float]:
+        """Backward of one micro-batch; its loss and divisor."""
+        batch = self.batches.micro_batch(self.number)
+        rows = self.batches.drafter_rows(batch, fixed=self.attention == FLEX)
+        kept = rows.supervised.nonzero().squeeze(-1).to(self.states.device)
+        rows = rows.to(self.states.device)
+        out = self.drafter(
+            self.head.weight[rows.block_ids][None], self.states[None], rows.layout,
+            self.attention, rows=kept, repeated=True,
+        )  # fmt: skip
+        sums = block_loss(
+            out[0], rows.labels, rows.supervised, rows.slot, self.head, self.options, rows=kept
+        )
         sums.loss.backward()
-        optimiser.collect()
-        marks[3].record()
-        optimiser.step(1e-4, divisor=float(sums.divisor))
+        return float(sums.loss.detach()), float(sums.divisor)
+
+    def __call__(self) -> None:
+        _, divisor = self.gradients()
+        self.optimiser.collect()
+        self.optimiser.step(1e-4, divisor=divisor)
+        self.number += 1
+
+
+def tensors(width: int, hidden: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    head = torch.randn(vocab, hidden, device="cuda", dtype=torch.bfloat16) * 0.02
+    return torch.randn(DOCUMENTS * LENGTH, width, device="cuda", dtype=torch.bfloat16), head
+
+
+def check() -> None:
+    """Fused bf16 may not be further from fp32 than plain bf16 is; exits otherwise."""
+    shape = drafter_shape(
+        num_layers=3, hidden_size=1024, intermediate_size=2816, num_heads=16, vocab_size=20_000,
+        mask_token_id=19_999, sliding_window=700,
+    )  # fmt: skip
+    data = documents()
+    for row in data.rows:
+        row.input_ids[:] %= 19_000
+    states, head = tensors(shape.context_width, 1024, 20_000)
+    found: dict[str, tuple[float, dict[str, torch.Tensor]]] = {}
+    for name, attention, dtype in (
+        ("fp32", "sdpa", torch.float32), ("bf16", "sdpa", torch.bfloat16),
+        ("fused", "fused", torch.bfloat16),
+    ):  # fmt: skip
+        step = OurStep(data, states, head, 60, attention, shape, torch.bfloat16)
+        step.drafter.to(dtype)
+        if dtype == torch.float32:
+            step.states, step.head = states.float(), FrozenHead(head.float())
+        loss, divisor = step.gradients()
+        grads = {
+            n: p.grad.float() for n, p in step.drafter.named_parameters() if p.grad is not None
+        }
+        found[name] = (loss / divisor, grads)
+    truth = found["fp32"]
+    errors = {
+        name: {
+            n: float((g - truth[1][n]).norm() / truth[1][n].norm())
+            for n, g in found[name][1].items()
+        }
+        for name in ("bf16", "fused")
+    }
+    worst = {name: max(e.items(), key=lambda pair: pair[1]) for name, e in errors.items()}
+    report = {"loss": {n: f[0] for n, f in found.items()}, "worst_gradient": worst}
+    print("check", json.dumps(report), flush=True)
+    assert abs(found["fused"][0] / truth[0] - 1) < 2e-3, "the loss differs"
+    for name, error in errors["fused"].items():
+        assert error < 1.5 * errors["bf16"][name] + 2e-3, (name, error, errors["bf16"][name])
+
+
+def profile(step: Callable[[], None], label: str) -> None:
+    """Where the time of one step goes, by kernel."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    with record(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as made:
+        step()
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-        parts.append([a.elapsed_time(b) for a, b in itertools.pairwise(marks)])
-    step = np.median(times[1:])
-    forward, loss, backward = np.median(np.array(parts[1:]), axis=0)
+    events = [e for e in made.key_averages() if e.device_type.name == "CUDA"]
+    total = sum(e.self_device_time_total for e in events)
+    print(f"profile of {label}: {total / 1e3:.1f} ms of kernels", flush=True)
+    for e in sorted(events, key=lambda e: -e.self_device_time_total)[:28]:
+        print(f"{e.self_device_time_total / 1e3:9.2f} ms {e.count:5d} x {e.key[:90]}")
+
+
+def measure(label: str, anchors: int, make: Callable[[], Callable[[], None]], steps: int,
+            *, profiled: bool) -> None:  # fmt: skip
+    try:
+        step = make()
+        result = timed(step, steps)
+    except torch.OutOfMemoryError as error:
+        print(table_row(label, anchors, f"out of memory: {str(error)[:80]}"), flush=True)
+        return
     print(
-        f"{anchors} anchors a document, {attention}: step {step * 1e3:.0f} ms (forward "
-        f"{forward:.0f}, head and loss {loss:.0f}, backward {backward:.0f}), "
-        f"{DOCUMENTS * LENGTH / step:,.0f} tok/s, "
-        f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, first step {times[0]:.1f} s",
+        table_row(
+            label, anchors, f"{result.step_s * 1e3:.0f} ms",
+            f"{DOCUMENTS * LENGTH / result.step_s:,.0f} tok/s", f"{result.peak_gib:.1f} GiB",
+            f"{result.first_s:.1f} s",
+        ),
         flush=True,
-    )
+    )  # fmt: skip
+    if profiled:
+        profile(step, f"{label}, {anchors} anchors")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--anchors", type=int, nargs="+", default=[512, 128])
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--attention", default="auto")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--attention", nargs="+", default=["auto"])
+    parser.add_argument("--peers", action="store_true", help="SpecForge and speculators as well")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
+    print(machine(), flush=True)
+    if not args.no_check:
+        began = time.perf_counter()
+        check()
+        print(f"checked in {time.perf_counter() - began:.1f} s", flush=True)
+    data = documents()
+    shape = drafter_shape()
+    states, head = tensors(shape.context_width, shape.hidden_size, shape.vocab_size)
+    print(table_row("who", "anchors", "step", "speed", "peak", "first step"))
     for anchors in args.anchors:
-        measure(anchors, args.steps, args.attention)
-        torch.cuda.empty_cache()
+        makers: dict[str, Callable[[], Callable[[], None]]] = {
+            f"dflash {attention}": lambda a=attention, n=anchors: OurStep(data, states, head, n, a)
+            for attention in args.attention
+        }
+        if args.peers:
+            from tests.benchmarks.peer_steps import PEERS
+
+            for name, make in PEERS.items():
+                makers[name] = lambda m=make, n=anchors: m(data, states, head, n)
+        for name, make in makers.items():
+            measure(name, anchors, make, args.steps, profiled=args.profile)
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
