@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state import Attempt, Claim, Event, Note, Task, TaskKind, TaskState
+from runbook.requests import open_requests
+from state import Attempt, Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
 from state.transitions import RUNNING
 
@@ -164,7 +165,7 @@ def _sections(view: View, tasks: list[Task], events: Iterable[Event]) -> list[Se
         _make("running", "Running", 1, [_running_line(view, t) for t in tasks if _runs(t)]),
         _make("hands_off", "Do not touch", 1, _hands_off(view, tasks)),
         _make("unknown", "Unknown", 1, _unknowns(view, tasks)),
-        _make("waiting", "Waiting for a person", 2, _waiting(tasks)),
+        _make("waiting", "Waiting for a person", 2, _waiting(snapshot, tasks)),
         _make("wrong", "Failed or stale", 2, [_wrong_line(task) for task in wrong]),
         _make("results", "Last results", 4, [_result_line(t) for t in results], "runbook results"),
         _make("decisions", "Decisions", 3, [_note_line(note) for note in decisions]),
@@ -287,10 +288,16 @@ def _unknowns(view: View, tasks: list[Task]) -> list[str]:
     return rows
 
 
-def _waiting(tasks: list[Task]) -> list[str]:
-    return [
+def _waiting(snapshot: Snapshot, tasks: list[Task]) -> list[str]:
+    gates = [
         f"`{task.id}`: {one_line(task.reason)}" for task in tasks if task.state is TaskState.GATED
     ]
+    asked = [
+        f"`runbook confirm {row.id}`: {row.asked_by} wants to {row.verb} `{row.task}` "
+        f"({quoted(row.reason)})"
+        for row in open_requests(snapshot)
+    ]
+    return [*gates, *asked]
 
 
 def _wrong_line(task: Task) -> str:

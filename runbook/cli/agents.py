@@ -66,7 +66,7 @@ def confirm_command(workspace: Path, request: str | None, whole: bool) -> None:
 
 
 def _list_requests(service: Service) -> None:
-    from runbook.verbs.confirming import open_requests
+    from runbook.requests import open_requests
 
     rows = open_requests(service.snapshot())
     for row in rows:
@@ -79,7 +79,7 @@ def _list_requests(service: Service) -> None:
 
 
 def _confirm_request(service: Service, request_id: str) -> None:
-    from runbook.verbs.confirming import find_request
+    from runbook.requests import find_request
 
     snapshot = service.snapshot()
     row = find_request(snapshot, request_id)

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from runbook.detached import start_engine
 from runbook.mcp import answers
-from runbook.verbs.confirming import NeedsConfirmation, runbook_is_approved
+from runbook.requests import runbook_is_approved
+from runbook.verbs.confirming import NeedsConfirmation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ def add_act_tools(server: MCPServer, session: Session) -> None:
     """Registers the tools that change something."""
     _add_running(server, session)
     _add_recording(server, session)
+    _add_sharing(server, session)
     _add_confirmed(server, session)
 
 
@@ -105,6 +107,37 @@ def _add_recording(server: MCPServer, session: Session) -> None:
             kept = service.note(text, task=task, decision=decision)
             return answers.Done(
                 done=True, message=f"kept as {kept.id}", revision=service.store.revision()
+            )
+
+
+def _add_sharing(server: MCPServer, session: Session) -> None:
+    subject = Annotated[str, Field(description="A task's id, or `run` for the whole graph.")]
+
+    @server.tool(annotations=ADDS)
+    def claim(
+        subject: subject,
+        minutes: Annotated[float, Field(gt=0, le=24 * 60, description="For so long.")] = 30,
+        reason: Annotated[str, Field(description="What for.")] = "",
+    ) -> answers.Done:
+        """Keeps a task, or the whole run, for you: others are refused meanwhile. Claim it again to
+        keep it longer."""
+        with session.acting() as service:
+            held = service.claim(subject, for_s=minutes * 60, reason=reason)
+            return answers.Done(
+                done=True,
+                message=f"{subject} is claimed by {held.holder} for {minutes:g} min",
+                revision=service.store.revision(),
+            )
+
+    @server.tool(annotations=ADDS)
+    def release(subject: subject) -> answers.Done:
+        """Gives a claim of yours back."""
+        with session.acting() as service:
+            given = service.release(subject)
+            return answers.Done(
+                done=True,
+                message=f"{subject} is released" if given else f"nobody had claimed {subject}",
+                revision=service.store.revision(),
             )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from runbook.verbs.confirming import Request
+    from runbook.requests import Request
     from runbook.views import View
     from state import Attempt, CheckRun, Event, HostBinding, Task
 
@@ -55,6 +55,7 @@ class Status(Answer):
     runbook_approved: bool = Field(description="A person said yes to the runbook as loaded.")
     unreachable_hosts: list[str]
     waiting_for_a_person: list[str] = Field(description="Open requests: `ID: VERB TASK`.")
+    claims: list[str] = Field(description="Who keeps what for themselves: `SUBJECT: HOLDER`.")
     tasks: list[TaskRow]
     tasks_left_out: int = Field(description="Matching tasks beyond the limit.")
 
@@ -199,6 +200,7 @@ def status(
         runbook_approved=approved,
         unreachable_hosts=[h.role for h in view.snapshot.hosts if h.unreachable_since],
         waiting_for_a_person=[f"{r.id}: {r.verb} {r.task}" for r in requests],
+        claims=[f"{claim.subject}: {claim.holder}" for claim in view.snapshot.claims],
         tasks=[task_row(view, task) for task in chosen[:limit]],
         tasks_left_out=max(0, len(chosen) - limit),
     )

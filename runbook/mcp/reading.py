@@ -9,7 +9,7 @@ from pydantic import Field
 
 from runbook.errors import RunbookError
 from runbook.mcp import answers
-from runbook.verbs.confirming import open_requests, runbook_is_approved
+from runbook.requests import open_requests, runbook_is_approved
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

@@ -8,40 +8,27 @@ For an agent with a shell this is a guard-rail, not a boundary (see SECURITY.md)
 
 from __future__ import annotations
 
-import json
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
+from runbook.requests import (
+    APPROVED_DIGEST,
+    REQUEST,
+    Request,
+    attempt_of,
+    find_request,
+    open_requests,
+    text_of,
+)
 from runbook.verbs.base import Writer
 from state import RevisionMoved
 
 if TYPE_CHECKING:
     from state import Snapshot
-
-REQUEST = "confirm:"
-"""Prefix of the keys under which requests are kept."""
-APPROVED_DIGEST = "approved_runbook"
-"""The digest of the runbook that a person last said yes to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What somebody wants to do and may not do alone."""
-
-    id: str
-    verb: str
-    task: str
-    attempt: str
-    """The attempt it was asked for; empty when the task never ran."""
-    reason: str
-    asked_by: str
-    token_sha256: str = ""
-    """Of the token that a person was given; empty until then."""
-    used: bool = False
 
 
 class NeedsConfirmation(RunbookError):
@@ -73,7 +60,7 @@ class ConfirmVerbs(Writer):
                 reason=reason,
                 asked_by=self.store.actor,
             )
-            tx.set_meta(REQUEST + request.id, _text(request))
+            tx.set_meta(REQUEST + request.id, text_of(request))
         self.write_progress()
         return request
 
@@ -89,7 +76,7 @@ class ConfirmVerbs(Writer):
         token = secrets.token_urlsafe(12)
         digest = sha256(token.encode()).hexdigest()
         with self._write() as tx:
-            tx.set_meta(REQUEST + request.id, _text(replace(request, token_sha256=digest)))
+            tx.set_meta(REQUEST + request.id, text_of(replace(request, token_sha256=digest)))
         self.write_progress()
         return token
 
@@ -105,7 +92,7 @@ class ConfirmVerbs(Writer):
             try:
                 # Of two calls with one token only the first finds the graph as it was.
                 with self.store.write(expect_rev=snapshot.revision) as tx:
-                    tx.set_meta(REQUEST + request.id, _text(replace(request, used=True)))
+                    tx.set_meta(REQUEST + request.id, text_of(replace(request, used=True)))
             except RevisionMoved:
                 continue
             return request
@@ -133,48 +120,3 @@ def _matching(snapshot: Snapshot, token: str, verb: str, task_id: str) -> Reques
         "This token is not known, was used already, or its task has moved on since.",
         hint="Ask without a token; a person confirms the request.",
     )
-
-
-def _text(request: Request) -> str:
-    return json.dumps(asdict(request), sort_keys=True)
-
-
-def attempt_of(snapshot: Snapshot, task_id: str) -> str:
-    """The id of the newest attempt, or nothing. Raises UnknownTask."""
-    attempt = snapshot.latest_attempt(task_id)
-    return attempt.id if attempt else ""
-
-
-def open_requests(snapshot: Snapshot) -> list[Request]:
-    """Those not used yet and still about the attempt they were made for, oldest first."""
-    rows = [
-        Request(**json.loads(value))
-        for key, value in snapshot.meta.extra.items()
-        if key.startswith(REQUEST)
-    ]
-    still = [
-        row
-        for row in rows
-        if not row.used
-        and row.task in snapshot.by_id
-        and attempt_of(snapshot, row.task) == row.attempt
-    ]
-    return sorted(still, key=lambda row: int(row.id[1:]))
-
-
-def find_request(snapshot: Snapshot, request_id: str) -> Request:
-    """One open request. Raises RunbookError."""
-    found = open_requests(snapshot)
-    for request in found:
-        if request.id == request_id:
-            return request
-    names = ", ".join(request.id for request in found)
-    raise RunbookError(
-        f"No request `{request_id}` waits for a yes.",
-        hint=f"Open requests: {names}." if names else "None is open; it may be outdated or used.",
-    )
-
-
-def runbook_is_approved(snapshot: Snapshot) -> bool:
-    """Whether a person said yes to the runbook that is loaded."""
-    return snapshot.meta.extra.get(APPROVED_DIGEST) == snapshot.meta.runbook_hash

@@ -37,7 +37,7 @@ TASKS = """\
     with: {sh: "echo begun; sleep 300"}
 """
 READ = {"brief", "status", "task", "logs", "hosts", "events", "wait"}
-ACT = {"run", "verify", "retry", "note", "stop", "supersede", "skip", "approve"}
+ACT = {"run", "verify", "retry", "note", "claim", "release", "stop", "supersede", "skip", "approve"}
 
 
 @pytest.fixture
@@ -140,6 +140,7 @@ async def test_what_cannot_be_undone_needs_a_persons_token_once(folder: Path) ->
         asked = await call(client, "skip", task="long", reason="not needed")
         assert (asked["done"], asked["request"] is not None) == (False, True)
         again = await call(client, "skip", task="long", reason="not needed")
+        assert f"runbook confirm {asked['request']}" in await call(client, "brief")
         assert again["request"] == asked["request"]
         assert "not known" in await refused(client, "skip", task="long", reason="r", token="guess")
         token = confirm(folder, asked["request"], "long")
@@ -161,6 +162,19 @@ async def test_a_token_is_void_once_the_task_ran_again(folder: Path) -> None:
     async with Client(build_server(folder, actor="agent:t")) as client:
         told = await refused(client, "skip", task="hello", reason="r", token=token)
     assert "moved on since" in told
+
+
+async def test_a_claim_keeps_others_away_until_it_is_given_back(folder: Path) -> None:
+    async with (
+        Client(build_server(folder, actor="agent:a")) as first,
+        Client(build_server(folder, actor="agent:b")) as second,
+    ):
+        await call(first, "claim", subject="long", minutes=5, reason="looking into it")
+        assert (await call(second, "status"))["claims"] == ["long: agent:a"]
+        assert "agent:a" in await refused(second, "claim", subject="long")
+        await call(first, "claim", subject="long", minutes=9)
+        await call(first, "release", subject="long")
+        await call(second, "claim", subject="long")
 
 
 async def test_a_runbook_that_no_person_approved_is_not_run(tmp_path: Path) -> None:
