@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from remote import Host, HostTarget, Unreachable, open_transport
+from remote.breaker import Breaker
+from runbook.engine.quiet import QuietHost
 from runbook.errors import CannotStart
+from runbook.secrets import SecretBox
 from state import HostBinding, Snapshot, UnknownHost
 
 if TYPE_CHECKING:
@@ -27,28 +30,14 @@ class LeftAlone(Unreachable):
 
 
 @dataclass(slots=True)
-class _Breaker:
-    """How long to leave a host alone after failures."""
-
-    until: float = 0.0
-    pause: float = FIRST_PAUSE_S
-
-    def trip(self, now: float) -> None:
-        self.until = now + self.pause
-        self.pause = min(self.pause * 2, LONGEST_PAUSE_S)
-
-    def reset(self) -> None:
-        self.until, self.pause = 0.0, FIRST_PAUSE_S
-
-
-@dataclass(slots=True)
 class Hosts:
     """Hands out one `Host` per role."""
 
     workspace_id: str
+    secrets: SecretBox = field(default_factory=SecretBox)
     clock: Callable[[], float] = time.monotonic
     _open: dict[str, Host] = field(default_factory=dict)
-    _breakers: dict[str, _Breaker] = field(default_factory=dict)
+    _breakers: dict[str, Breaker] = field(default_factory=dict)
 
     def of_role(self, snapshot: Snapshot, role: str) -> Host:
         """The connected host of a role.
@@ -57,26 +46,22 @@ class Hosts:
             CannotStart: no machine is bound to the role.
             LeftAlone: the last try failed and its pause is not over.
         """
-        try:
-            binding = snapshot.host(role)
-        except UnknownHost:
-            raise CannotStart(
-                f"No machine is bound to the host role `{role}`.",
-                hint=f"Bind one: `runbook host bind {role} local`.",
-            ) from None
+        binding = bound(snapshot, role)
         _require_here(binding)
-        breaker = self._breakers.setdefault(role, _Breaker())
-        if self.clock() < breaker.until:
-            wait = breaker.until - self.clock()
+        self.secrets.guard(snapshot)
+        wait = self._breaker(role).wait_s
+        if wait:
             raise LeftAlone(f"{role}: did not answer; next try in {wait:.0f} s.")
         if role not in self._open:
             self._open[role] = self.meet(binding)
         return self._open[role]
 
     def meet(self, binding: HostBinding) -> Host:
-        """A machine that no role has yet. The caller closes it."""
-        transport = open_transport(_target(binding))
-        return Host(transport, root=binding.root, workspace_id=self.workspace_id)
+        """A machine, on a connection of its own. The caller closes it."""
+        transport = open_transport(target_of(binding))
+        return QuietHost(
+            transport, root=binding.root, workspace_id=self.workspace_id, secrets=self.secrets
+        )
 
     def forget(self, role: str) -> None:
         """Another machine plays the role from now on."""
@@ -87,20 +72,46 @@ class Hosts:
 
     def failed(self, role: str) -> None:
         """A call to the host got no answer: drop the connection and pause."""
-        self._breakers.setdefault(role, _Breaker()).trip(self.clock())
+        self._breaker(role).failed()
         host = self._open.pop(role, None)
         if host is not None:
             host.transport.close()
 
     def answered(self, role: str) -> None:
         """A call to the host got its answer."""
-        self._breakers.setdefault(role, _Breaker()).reset()
+        self._breaker(role).answered()
+
+    def next_try_s(self, role: str) -> float:
+        """Seconds until a silent host is asked again; 0 when nothing keeps us from it."""
+        return self._breaker(role).wait_s
+
+    def _breaker(self, role: str) -> Breaker:
+        if role not in self._breakers:
+            self._breakers[role] = Breaker(
+                first_s=FIRST_PAUSE_S, most_s=LONGEST_PAUSE_S, clock=self.clock
+            )
+        return self._breakers[role]
 
     def close(self) -> None:
         """Closes every connection. Jobs go on."""
         for host in self._open.values():
             host.transport.close()
         self._open.clear()
+
+
+def bound(snapshot: Snapshot, role: str) -> HostBinding:
+    """The machine behind a role.
+
+    Raises:
+        CannotStart: there is none.
+    """
+    try:
+        return snapshot.host(role)
+    except UnknownHost:
+        raise CannotStart(
+            f"No machine is bound to the host role `{role}`.",
+            hint=f"Bind one: `runbook host bind {role} local`.",
+        ) from None
 
 
 def _require_here(binding: HostBinding) -> None:
@@ -114,7 +125,7 @@ def _require_here(binding: HostBinding) -> None:
         )
 
 
-def _target(binding: HostBinding) -> HostTarget:
+def target_of(binding: HostBinding) -> HostTarget:
     return HostTarget(
         kind=binding.kind,
         address=binding.address,

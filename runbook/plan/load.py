@@ -18,6 +18,7 @@ from runbook.plan.families import Member, members
 from runbook.plan.model import (
     EXACT,
     NEVER_RETRIED,
+    NOT_SECRETS,
     RETRYABLE,
     PlannedTask,
     Runbook,
@@ -116,6 +117,13 @@ class _Loading:
                     self._take_task(member, raw_tasks[member.family])
         self._judge_tasks(data, raw_tasks)
         self._judge_limits(data)
+        for name in data["secrets"] if isinstance(data.get("secrets"), dict) else ():
+            if str(name).startswith(NOT_SECRETS):
+                self.document.problem(
+                    ("secrets", name),
+                    f"`{name}` would change what runs: name it otherwise",
+                    key=True,
+                )
         if head is None or self.document.problems:
             return None
         planned = tuple(self._planned(name, task, head) for name, task in self.tasks.items())
@@ -129,6 +137,7 @@ class _Loading:
             phases=head.phases,
             params=self.params,
             limits=head.limits,
+            secrets={name: found.source() for name, found in head.secrets.items()},
             budget=head.budget,
             tasks=planned,
             digest=hashlib.sha256(f"{text}\0{values}".encode()).hexdigest(),
@@ -311,6 +320,7 @@ class _Loading:
             if self._known_task(need.task, where) and name in self._named(need.task):
                 self.document.problem(where, f"task `{name}` needs itself")
         self._judge_retry(task, at)
+        self._judge_secrets(task, at)
         self._judge_step(name, task, at, raw_tasks)
         self.checks[name] = {
             key: tuple(self._judged(check, (*at, key, i)) for i, check in enumerate(checks))
@@ -330,6 +340,13 @@ class _Loading:
             at, f"unknown {what} `{word}`; known: {listed(words)}", suggestion=nearest(word, words)
         )
         return False
+
+    def _judge_secrets(self, task: TaskFile, at: At) -> None:
+        declared = self.document.data.get("secrets")
+        for index, name in enumerate(task.secrets):
+            self._known_word(name, declared, (*at, "secrets", index), "secret")
+        if task.secrets and task.step == "manual":
+            self.document.problem((*at, "secrets"), "a person gets no secrets", key=True)
 
     def _judge_retry(self, task: TaskFile, at: At) -> None:
         for index, word in enumerate(task.retry.on if task.retry else ()):
@@ -435,6 +452,7 @@ class _Loading:
             estimate_s=task.estimate,
             stall=task.stall,
             budget=task.budget,
+            secrets=task.secrets,
         )
 
     def _judge_graph(self, planned: tuple[PlannedTask, ...]) -> None:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
 from state.model import FailureClass, Need, TaskDef, TaskKind
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Scalar = str | int | float | bool | None
 Slug = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
+
+SecretName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
+NOT_SECRETS = ("RUNBOOK_", "LD_", "PYTHON")
+"""Beginnings of variables by which a secret would change what runs."""
 
 # `oom` and `check_failed` come back the same unless something changes; the others are no failures.
 NEVER_RETRIED = (
@@ -174,6 +178,11 @@ class LimitsFile(FileModel):
         Field(description="Host role -> jobs; 4 where it says nothing."),
     ] = {}  # pydantic copies it
 
+    def values(self) -> dict[str, Any]:
+        """Those that are set."""
+        most = {} if self.global_ is None else {"global": self.global_}
+        return {**most, **({"per_host": dict(self.per_host)} if self.per_host else {})}
+
 
 class GateFile(FileModel):
     """A person's yes before the task runs."""
@@ -242,7 +251,46 @@ class TaskFile(FileModel):
         Field(description="How long it takes; measured, once an attempt of it went well."),
     ] = None
     budget: Annotated[BudgetFile | None, Field(description="For all its attempts.")] = None
+    secrets: Annotated[
+        tuple[str, ...], Field(description="Keys of `secrets` that its process gets.")
+    ] = ()
     gate: GateFile | None = None
+
+
+SECRET_KEYS = {"env": "name", "file": "path", "command": "argv"}
+"""What each kind of source is told by; the name of an environment variable may be left out."""
+
+
+class SecretFile(FileModel):
+    """Where a secret's value is on the operator's machine. The value itself is kept nowhere."""
+
+    from_: Annotated[
+        Literal["env", "file", "command"],
+        Field(alias="from", description="env: a variable; file: a file; command: what it prints."),
+    ]
+    name: Annotated[
+        str | None, Field(min_length=1, description="Variable; default: the secret's own name.")
+    ] = None
+    path: Annotated[
+        str | None, Field(min_length=1, description="File; from the workspace unless absolute.")
+    ] = None
+    argv: Annotated[tuple[str, ...] | None, Field(min_length=1, description="Command.")] = None
+
+    @model_validator(mode="after")
+    def told_by_its_key(self) -> SecretFile:
+        """One kind of source, one key."""
+        wanted = SECRET_KEYS[self.from_]
+        given = [key for key in SECRET_KEYS.values() if getattr(self, key) is not None]
+        wrong = [key for key in given if key != wanted]
+        if wrong:
+            raise ValueError(f"`{wrong[0]}` does not go with `from: {self.from_}`")
+        if not given and self.from_ != "env":
+            raise ValueError(f"`from: {self.from_}` needs `{wanted}`")
+        return self
+
+    def source(self) -> dict[str, Any]:
+        """As the state keeps it."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 class RunbookFile(FileModel):
@@ -273,6 +321,10 @@ class RunbookFile(FileModel):
     limits: Annotated[LimitsFile, Field(description="Jobs at once.")] = LimitsFile()
     budget: Annotated[BudgetFile, Field(description="For the whole run.")] = BudgetFile()
     defaults: DefaultsFile = DefaultsFile()
+    secrets: Annotated[
+        dict[SecretName, SecretFile],
+        Field(default_factory=dict, description="By the variable that tasks get them in."),
+    ]
     tasks: Annotated[dict[Slug, Any], Field(min_length=1, description="The graph.")]
 
 
@@ -300,6 +352,7 @@ class PlannedTask:
     estimate_s: float | None = None
     stall: StallFile | None = None
     budget: BudgetFile | None = None
+    secrets: tuple[str, ...] = ()
 
     def definition(self) -> dict[str, Any]:
         """The whole definition as JSON, as the store keeps it."""
@@ -341,6 +394,7 @@ class PlannedTask:
             "done_when": [dict(check) for check in self.done_when],
             "ready_when": [dict(check) for check in self.ready_when],
             "resources": list(self.resources.names()),
+            **({"secrets": sorted(self.secrets)} if self.secrets else {}),
         }
 
     @property
@@ -382,6 +436,8 @@ class Runbook:
     budget: BudgetFile
     tasks: tuple[PlannedTask, ...]
     """In the order of the file; the members of a family one after the other."""
+    secrets: Mapping[str, Mapping[str, Any]]
+    """Name -> where its value is."""
     digest: str
     """sha256 of the text and the parameters in force: what a person approves."""
     text: str

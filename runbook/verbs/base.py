@@ -12,6 +12,7 @@ from runbook.engine.hosts import Hosts
 from runbook.engine.world import World
 from runbook.errors import RunbookError
 from runbook.reader import BRIEF_EVENTS, Reader
+from runbook.secrets import SecretBox
 from runbook.views import View
 from state.mirror import Mirrored, is_current, write_progress
 from state.progress_md import render
@@ -37,7 +38,9 @@ class Writer(Reader):
 
     def __init__(self, workspace: Workspace, store: Store) -> None:
         super().__init__(workspace, store)
-        self._hosts = Hosts(workspace_id=store.snapshot().meta.workspace_id)
+        self._hosts = Hosts(
+            workspace_id=store.snapshot().meta.workspace_id, secrets=SecretBox(workspace.root)
+        )
 
     def close(self) -> None:
         """Closes connections. Jobs on hosts go on."""
