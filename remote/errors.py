@@ -96,6 +96,23 @@ class LaunchFailed(RemoteError):
         self.kind = kind
 
 
+class TransferFailed(RemoteError):
+    """A file did not get to the other side, or not as it is here."""
+
+
+class NoRoom(TransferFailed):
+    """There is not enough room for what should be copied; nothing was written."""
+
+    def __init__(self, where: str, *, need: int, free: int, headroom: int) -> None:
+        super().__init__(
+            f"{where} has {free / 1e9:.2f} GB free; {need / 1e9:.2f} GB are to be written and "
+            f"{headroom / 1e9:.2f} GB should stay free",
+            hint="free space there, or name another place",
+        )
+        self.need = need
+        self.free = free
+
+
 class CommandFailed(RemoteError):
     """A command ran on the host and did not do what was asked."""
 

@@ -12,7 +12,7 @@ import os
 import shlex
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import paramiko
 
@@ -26,7 +26,7 @@ from remote.ssh_keys import KEYRING, Keyring, PassphraseNeeded
 from remote.ssh_trust import key_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 CONNECT_S = 15.0  # until a machine answers at all
@@ -35,6 +35,8 @@ SILENCE_S = 12.0  # nothing came for so long, though we asked: the link is dead
 CLOSING_S = 1.0
 SESSIONS = 8  # servers allow ten by default
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+T = TypeVar("T")
 
 
 class SshTransport:
@@ -83,14 +85,37 @@ class SshTransport:
         return self._bulk
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
-        try:
-            return self._run_before(argv, input, timeout)
-        except PassphraseNeeded as locked:
-            # Nothing was sent. A person's time at the prompt is no time of the host's.
-            if not self._keyring.unlock(locked.files):
-                raise
-        self.breaker.answered()
-        return self._run_before(argv, input, timeout)
+        return self._unlocked(lambda: self._run(argv, input, timeout))
+
+    def stream_to(self, port: int, *, timeout: float) -> paramiko.Channel:
+        """Both ways to a port on the host's loopback. The caller closes it.
+
+        Raises:
+            RemoteError: nothing answers there, or the host lets nobody through.
+            Unreachable: the host does not answer.
+        """
+        return self._unlocked(lambda: self._stream_to(port, time.monotonic() + timeout))
+
+    def _stream_to(self, port: int, deadline: float) -> paramiko.Channel:
+        for last in (False, True):
+            connection = self._connection(deadline)
+            try:
+                return connection.open_channel(
+                    "direct-tcpip",
+                    ("127.0.0.1", port),
+                    ("127.0.0.1", 0),
+                    timeout=left_of(deadline),
+                )
+            except paramiko.ChannelException as error:
+                raise RemoteError(
+                    f"Nothing answers on port {port} of {self.label}: {error.text}",
+                    hint="is the server up, and does sshd allow TCP forwarding?",
+                ) from error
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                connection.join(timeout=1)
+                if last or connection.is_active():
+                    raise self._unknown([f"port {port}"], str(error)) from error
+        raise AssertionError
 
     def close(self) -> None:
         self._closed = True
@@ -103,9 +128,19 @@ class SshTransport:
             finally:
                 self._lock.release()
 
+    def _unlocked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except PassphraseNeeded as locked:
+            # Nothing was sent. A person's time at the prompt is no time of the host's.
+            if not self._keyring.unlock(locked.files):
+                raise
+        self.breaker.answered()
+        return ask()
+
     # --- commands ---
 
-    def _run_before(self, argv: Sequence[str], data: bytes, timeout: float) -> Result:
+    def _run(self, argv: Sequence[str], data: bytes, timeout: float) -> Result:
         deadline = time.monotonic() + timeout
         with self._sessions.turn(timeout) as got:
             if not got:

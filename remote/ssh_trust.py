@@ -65,5 +65,11 @@ def verify(label: str, shown: paramiko.PKey, keys: tuple[str, ...]) -> None:
     if text in keys:
         return
     if keys:
-        raise HostKeyChanged(label, expected=keys[0], found=text, fingerprint=fingerprint(text))
+        raise HostKeyChanged(
+            label,
+            expected=keys[0],
+            found=text,
+            fingerprint=fingerprint(text),
+            expected_fingerprint=fingerprint(keys[0]),
+        )
     raise HostKeyUnknown(label, key=text, fingerprint=fingerprint(text))

@@ -164,6 +164,13 @@ class Recording(Transaction):
             self._conn.execute("UPDATE rental SET until = ? WHERE id = ?", [self.at, name])
             self.event("rental.ended", name, {"role": role})
 
+    def unbind_host(self, role: str) -> None:
+        """No machine plays the role any more."""
+        self._host(role)
+        self.end_rental(role)
+        self._conn.execute("DELETE FROM host WHERE role = ?", [role])
+        self.event("host.unbound", role, {})
+
     def last_epoch(self, role: str) -> HostEpoch | None:
         """The boot of a machine that the role met last."""
         row = self._conn.execute(
@@ -214,10 +221,14 @@ class Recording(Transaction):
             )
             self.event("host.unreachable" if flag else "host.reachable", role, {})
 
-    def set_meta(self, key: str, value: str) -> None:
-        """A named fact about the workspace (an approved digest, a budget)."""
+    def set_meta(self, key: str, value: str, *, unless: str | None = None) -> None:
+        """A named fact about the workspace (an approved digest, a budget).
+
+        `unless` is what its absence means: it is not said anew.
+        """
         value = journal.clean(value)
-        if self._meta(key) != value:
+        known = self._meta(key)
+        if (unless if known is None else known) != value:
             self._put_meta(key, value)
             self.event("meta.set", key, {"value": value})
 

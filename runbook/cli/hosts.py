@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from runbook import report
 from runbook.cli.common import answer, json_option, plain
-from runbook.errors import RunbookError
+from runbook.cli.terminal import ask_word
+from runbook.errors import Exit, RunbookError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from runbook.reach import Dependants
     from runbook.workspace import Workspace
     from state import HostBinding
 
 
 @click.group("host")
 def host_command() -> None:
-    """Bind machines to the host roles of the runbook, and look at them."""
+    """Bind machines to the host roles of the runbook; look at them; reach them."""
 
 
 @host_command.command("bind")
@@ -48,15 +52,23 @@ def bind_command(
 
     Example: runbook host bind box local
     """
+    from runbook.reach import dependants
     from runbook.service import Service
 
     with Service.open(workspace) as service:
+        before = service.snapshot()
         binding = _binding(role, target, port, root, work, service.workspace)
         facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
         if as_json:
             answer("host", service.store.revision(), {"host": binding, "facts": facts})
-        else:
-            report.line(f"{role} is {target}; jobs in {binding.root}, data in {binding.work}")
+            return
+    report.line(f"{role} is {target}; jobs in {binding.root}, data in {binding.work}")
+    earlier = next((host for host in before.hosts if host.role == role), None)
+    if earlier is not None and earlier.machine != binding.machine:
+        _tell_void(dependants(before, role))
+
+
+host_command.add_command(bind_command, "add")
 
 
 def _binding(
@@ -72,6 +84,7 @@ def _binding(
             work=work or str(workspace.root / "work"),
         )
     user, at, address = target.rpartition("@")
+    address = address.removeprefix("[").removesuffix("]")  # an IPv6 address
     if not address:
         raise RunbookError(f"`{target}` names no machine.", hint="Write `local` or user@address.")
     home = root or "~/.runbook"
@@ -131,3 +144,140 @@ def probe_command(workspace: Path, role: str, as_json: bool) -> None:
 def _fact(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
     return report.clean(text if len(text) <= 120 else text[:117] + "...")
+
+
+@host_command.command("repin")
+@click.argument("role")
+@click.option("--fingerprint", default="", metavar="SHA256:...", help="Of the new key, compared.")
+@json_option
+@click.pass_obj
+def repin_command(workspace: Path, role: str, fingerprint: str, as_json: bool) -> None:
+    """Take the new key of a rebuilt machine. Shows both; a person decides. A new epoch begins.
+
+    Example: runbook host repin box
+    """
+    from runbook.reach import dependants
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        changed = service.shown_key(role)
+        if changed is None:
+            report.line(f"{role} shows the key that is pinned to it; nothing to do.")
+            return
+        pinned = changed.expected_fingerprint
+        if not as_json:
+            report.line(f"pinned: {changed.expected.split()[0]} {pinned}")
+            report.line(f"shown:  {changed.found.split()[0]} {changed.fingerprint}")
+        _require_yes(role, changed.fingerprint, fingerprint)
+        void = dependants(service.snapshot(), role)
+        binding = service.repin(role, changed.found)
+        if as_json:
+            data = {"host": binding, "was": pinned, "is": changed.fingerprint, "void": void}
+            answer("host", service.store.revision(), data)
+            return
+    report.line(f"{role} is known by {changed.fingerprint} from now on; a new epoch began.")
+    _tell_void(void)
+
+
+def _require_yes(role: str, shown: str, given: str) -> None:
+    """A person's yes: the fingerprint, typed as an option or compared at the terminal."""
+    if given and given != shown:
+        raise RunbookError(
+            f"{role} shows {shown}, not {given}.",
+            hint="Compare it with the provider's page once more. Nothing was changed.",
+            exit_code=Exit.NEEDS_AUTH,
+        )
+    if given:
+        return
+    question = f"Is that the key of the machine you rebuilt? Type `{role}` to take it: "
+    if ask_word(question) != role:
+        raise RunbookError(
+            f"The key of {role} was not taken: that is for a person at a terminal.",
+            hint=f"Compare it; then `runbook host repin {role}` in a terminal, or --fingerprint.",
+            exit_code=Exit.NEEDS_APPROVAL,
+        )
+
+
+def _tell_void(void: Dependants) -> None:
+    """What another machine, or another boot, takes from the graph."""
+    if void.memory:
+        report.line(f"Done with memory or processes of that machine: {', '.join(void.memory)}")
+    if void.disk:
+        report.line(f"Done with files on it: {', '.join(void.disk)}")
+    if void.memory or void.disk:
+        report.line("`runbook verify` looks, and turns stale what no longer holds.")
+
+
+@host_command.command("forget")
+@click.argument("role")
+@json_option
+@click.pass_obj
+def forget_command(workspace: Path, role: str, as_json: bool) -> None:
+    """Take the machine from ROLE. Nothing on the machine is touched.
+
+    Example: runbook host forget box
+    """
+    from runbook.reach import dependants
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        void = dependants(service.snapshot(), role)
+        binding = service.forget(role)
+        if as_json:
+            data = {"role": role, "was": binding, "void": void}
+            answer("host", service.store.revision(), data)
+            return
+    report.line(
+        f"{role} is no longer {binding.machine}. Bind another: runbook host bind {role} ..."
+    )
+    _tell_void(void)
+
+
+@host_command.command("shell")
+@click.argument("role")
+@click.option("-c", "command", default="", help="Run this instead of a shell.")
+@click.pass_obj
+def shell_command(workspace: Path, role: str, command: str) -> None:
+    """Open a shell on the machine of ROLE, where its jobs are; with your own ssh.
+
+    Example: runbook host shell box
+    """
+    from runbook.engine.hosts import bound
+    from runbook.reach import shell
+    from runbook.reader import Reader
+
+    with Reader.open(workspace) as reader:
+        binding = bound(reader.snapshot(), role)
+        argv = shell(binding, reader.workspace, command=command)
+    os.execvp(argv[0], argv)  # noqa: S606 (the user's own shell: its signals, its exit code)
+
+
+@host_command.command("tunnel")
+@click.argument("role")
+@click.argument("port", type=click.IntRange(1, 65535))
+@click.option("--local-port", type=click.IntRange(1, 65535), help="Default: PORT, if it is free.")
+@click.pass_obj
+def tunnel_command(workspace: Path, role: str, port: int, local_port: int | None) -> None:
+    """Bring PORT of the machine of ROLE to this one, until ctrl+c. Outlives lost connections.
+
+    Example: runbook host tunnel box 30000
+    """
+    from remote.tunnel import Tunnel
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        host = service.machine(role)
+    try:
+        tunnel = Tunnel(
+            host.transport,
+            port,
+            local_port=local_port,
+            said=lambda text: report.line(report.clean(text)),
+        )
+        tunnel.check()
+        report.line(f"{tunnel.url} is port {port} of {role} ({host.label}). Leave with ctrl+c.")
+        tunnel.serve(threading.Event())
+    except KeyboardInterrupt:
+        report.line("The tunnel is closed; what runs on the host runs on.")
+    finally:
+        host.close()

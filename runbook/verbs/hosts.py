@@ -6,18 +6,21 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remote import HostKeyUnknown
-from runbook.errors import RunbookError
+from remote import HostKeyChanged, HostKeyUnknown
+from runbook.engine.hosts import bound
+from runbook.errors import Exit, RunbookError
 from runbook.verbs.base import Writer
+from state.transitions import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from remote import Host
     from state import HostBinding
 
 
 class HostVerbs(Writer):
-    """Binding and probing."""
+    """Binding, probing, taking a new key, forgetting."""
 
     def bind(
         self, role: str, binding: HostBinding, *, accept_fingerprint: str = ""
@@ -62,6 +65,61 @@ class HostVerbs(Writer):
             return replace(binding, host_key=host.transport.host_key or None), epoch, facts
         finally:
             host.close()
+
+    def shown_key(self, role: str) -> HostKeyChanged | None:
+        """The key that the machine shows now, beside the pinned one; None: it is the pinned one.
+
+        Raises:
+            RemoteError: the machine does not answer.
+        """
+        binding = self._bound(role)
+        host = self._hosts.meet(binding)
+        try:
+            host.identity()
+        except HostKeyChanged as changed:
+            return changed
+        finally:
+            host.close()
+        return None
+
+    def repin(self, role: str, key: str) -> HostBinding:
+        """Takes another key for the role: a new epoch. A person has compared its fingerprint."""
+        binding, epoch, facts = self._meet(replace(self._bound(role), host_key=key))
+        self._hosts.forget(role)
+        with self._write() as tx:
+            tx.bind_host(binding)
+            tx.seen_host(role, epoch=epoch, facts=facts)
+        self.write_progress()
+        return binding
+
+    def forget(self, role: str) -> HostBinding:
+        """Takes the machine from the role; nothing on the machine is touched.
+
+        Raises:
+            RunbookError: something of the graph runs there.
+        """
+        binding = self._bound(role)
+        snapshot = self.snapshot()
+        live = [task.id for task in snapshot.tasks if task.role == role and task.state in RUNNING]
+        if live:
+            raise RunbookError(
+                f"Cannot forget `{role}`: {', '.join(live)} may run on it.",
+                hint=f"Stop it first: runbook stop {live[0]}.",
+                exit_code=Exit.CONFLICT,
+            )
+        with self._write() as tx:
+            tx.unbind_host(role)
+        self._hosts.forget(role)
+        self.write_progress()
+        return binding
+
+    def machine(self, role: str) -> Host:
+        """The machine of a role, on a connection of its own. The caller closes it."""
+        return self._hosts.meet(self._bound(role))
+
+    def _bound(self, role: str) -> HostBinding:
+        self._require_role(role)
+        return bound(self.snapshot(), role)
 
     def probe(self, role: str) -> Mapping[str, Any]:
         """Asks the host for its facts and records them."""

@@ -189,7 +189,7 @@ def test_a_host_that_comes_back_is_gone_on_with(
 
     with make(tmp_path, QUICK) as service:
         monkeypatch.setattr(hosts, "open_transport", Flaky)
-        monkeypatch.setattr(hosts._Breaker, "trip", lambda *_: None)
+        monkeypatch.setattr(hosts.Breaker, "failed", lambda *_: None)
         with watching(tmp_path) as one:
             wait_for(lambda: one.said("no answer"), what="the silence to be told")
             assert states(service) == {"hello": "ready"}

@@ -1,0 +1,247 @@
+"""`host` verbs over a real sshd: a new key, a forgotten machine, a shell, a tunnel."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runbook.errors import Exit
+from tests.support.deadline import wait_for
+from tests.support.sshd import Sshd, free_port, make_key, running_sshd
+from tests.support.workspaces import cli, command, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TASKS = """\
+  files:
+    title: Files
+    phase: one
+    step: shell
+    with: {sh: "mkdir -p ${host.work}; echo kept > ${host.work}/file"}
+    done_when:
+      - file: {path: "${host.work}/file"}
+  memory:
+    title: Memory
+    phase: one
+    step: shell
+    with: {sh: "echo in /dev/shm/somewhere"}
+"""
+SLOW = """\
+  slow:
+    title: Slow
+    phase: one
+    step: shell
+    with: {sh: "sleep 300"}
+"""
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    """A server, and a home whose ssh configuration lets us in."""
+    with running_sshd(tmp_path / "sshd") as server:
+        home = tmp_path / "home"
+        (home / ".ssh").mkdir(parents=True)
+        (home / ".ssh" / "config").write_text(server.client_config.read_text())
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        # OpenSSH reads the home of the account, not $HOME.
+        wrapper = tmp_path / "bin" / "ssh"
+        wrapper.parent.mkdir()
+        wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {server.client_config} "$@"\n')
+        wrapper.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sshd: Sshd) -> Path:
+    """A workspace whose role is played by that server."""
+    make(tmp_path / "ws", TASKS).close()
+    target = f"{sshd.user}@127.0.0.1"
+    where = ["--root", str(tmp_path / "far"), "--work", str(tmp_path / "far" / "work")]
+    done = cli(tmp_path / "ws", "host", "add", "box", target, "-P", str(sshd.port), *where)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "ws"
+
+
+def fingerprint(sshd: Sshd) -> str:
+    shown = subprocess.run(
+        ["ssh-keygen", "-l", "-f", sshd.folder / "host_key.pub"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return shown.stdout.split()[1]
+
+
+def rebuild(sshd: Sshd) -> tuple[str, str]:
+    """The machine gets another key, as a rebuilt one does; both fingerprints."""
+    old = fingerprint(sshd)
+    sshd.stop()
+    for name in ("host_key", "host_key.pub"):
+        (sshd.folder / name).unlink()
+    make_key(sshd.folder / "host_key")
+    sshd.start()
+    return old, fingerprint(sshd)
+
+
+def test_a_new_key_stops_everything_until_a_person_takes_it(folder: Path, sshd: Sshd) -> None:
+    assert cli(folder, "run").returncode == 0
+    same = cli(folder, "host", "repin", "box")
+    assert "nothing to do" in same.stdout
+    before = json.loads(cli(folder, "host", "list", "--json").stdout)["data"]["hosts"][0]
+    old, new = rebuild(sshd)
+    let_in = sshd.log.count("Accepted publickey")
+
+    refused = cli(folder, "host", "probe", "box")
+    assert refused.returncode == Exit.NEEDS_AUTH
+    assert new in refused.stderr
+    assert "host repin" in refused.stderr
+
+    nobody = cli(folder, "host", "repin", "box")
+    assert nobody.returncode == Exit.NEEDS_APPROVAL
+    assert old in nobody.stdout
+    assert new in nobody.stdout
+    wrong = cli(folder, "host", "repin", "box", "--fingerprint", old)
+    assert wrong.returncode == Exit.NEEDS_AUTH
+    assert sshd.log.count("Accepted publickey") == let_in, "nothing was sent to it"
+
+    taken = cli(folder, "host", "repin", "box", "--fingerprint", new, "--json")
+    assert taken.returncode == 0, taken.stderr
+    data = json.loads(taken.stdout)["data"]
+    assert data["void"] == {"memory": ["memory"], "disk": ["files"]}
+    assert (data["was"], data["is"]) == (old, new)
+    after = json.loads(cli(folder, "host", "list", "--json").stdout)["data"]["hosts"][0]
+    assert after["epoch"] != before["epoch"], "another key is another epoch"
+    assert cli(folder, "host", "probe", "box").returncode == 0
+
+
+def at_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:
+    """Runs a verb in a terminal of its own, where somebody types."""
+    terminal, inside = pty.openpty()
+    child = subprocess.Popen(
+        command(folder, *words), stdin=inside, stdout=inside, stderr=inside,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(inside)
+    said = b""
+    try:
+        while b"Type `" not in said:
+            said += os.read(terminal, 4096)
+        os.write(terminal, typed.encode() + b"\n")
+        while piece := os.read(terminal, 4096):
+            said += piece
+    except OSError:
+        pass
+    os.close(terminal)
+    return child.wait(30), said.decode()
+
+
+def test_at_a_terminal_the_role_is_typed(folder: Path, sshd: Sshd) -> None:
+    _, new = rebuild(sshd)
+    code, said = at_terminal(folder, "yes", "host", "repin", "box")
+    assert code == Exit.NEEDS_APPROVAL, said
+    code, said = at_terminal(folder, "box", "host", "repin", "box")
+    assert code == 0, said
+    assert f"known by {new}" in said
+
+
+def test_a_forgotten_machine_is_bound_no_more(folder: Path) -> None:
+    assert cli(folder, "run").returncode == 0
+    gone = cli(folder, "host", "forget", "box")
+    assert gone.returncode == 0, gone.stderr
+    assert "Done with memory or processes of that machine: memory" in gone.stdout
+    assert cli(folder, "host", "forget", "box").returncode == Exit.TASK_FAILED
+    listed = json.loads(cli(folder, "host", "list", "--json").stdout)
+    assert listed["data"]["hosts"] == []
+    assert cli(folder, "doctor", "--no-hosts").returncode == 0, "the tables follow from the events"
+
+
+def test_a_machine_on_which_something_runs_is_not_forgotten(tmp_path: Path) -> None:
+    slow = (
+        '  slow:\n    title: Slow\n    phase: one\n    step: shell\n    with: {sh: "sleep 300"}\n'
+    )
+    make(tmp_path, slow).close()
+    run = subprocess.Popen(command(tmp_path, "run"), stdout=subprocess.DEVNULL)
+    try:
+
+        def active() -> bool:
+            return '"active"' in cli(tmp_path, "status", "--json").stdout
+
+        wait_for(active, what="the task to run")
+        refused = cli(tmp_path, "host", "forget", "box")
+        assert refused.returncode == Exit.CONFLICT
+        assert "runbook stop slow" in refused.stderr
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.wait(30)
+        assert cli(tmp_path, "stop", "slow").returncode == 0
+
+
+def test_a_shell_is_the_users_own_ssh_with_the_pinned_key(
+    folder: Path, sshd: Sshd, tmp_path: Path
+) -> None:
+    (sshd.folder / "known_hosts").write_text("")  # the pinned key must do
+    done = cli(folder, "host", "shell", "box", "-c", "sh -c 'pwd; exit 7'")
+    assert (done.returncode, done.stdout.strip()) == (7, str(tmp_path / "far")), done.stderr
+    rebuild(sshd)
+    refused = cli(folder, "host", "shell", "box", "-c", "true")
+    assert refused.returncode == 255
+    assert "verification failed" in refused.stderr
+
+
+def test_a_shell_here_is_in_the_folder_of_the_jobs(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    done = cli(tmp_path, "host", "shell", "box", "-c", "pwd")
+    assert done.stdout.strip() == str(tmp_path / ".runbook" / "host"), done.stderr
+
+
+def test_a_tunnel_outlives_the_connection(folder: Path, sshd: Sshd, tmp_path: Path) -> None:
+    port, local = free_port(), free_port()
+    (tmp_path / "page").write_text("hello")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    lines: list[str] = []
+    tunnel = subprocess.Popen(
+        command(folder, "host", "tunnel", "box", str(port), "--local-port", str(local)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert tunnel.stdout is not None
+    reader = threading.Thread(target=lambda: lines.extend(tunnel.stdout or ()), daemon=True)
+    try:
+
+        def page() -> str:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{local}/page", timeout=10) as answer:
+                    return answer.read().decode()
+            except OSError:
+                return ""
+
+        reader.start()
+        assert wait_for(page, what="the page through the tunnel") == "hello"
+        sshd.cut()
+        assert wait_for(page, what="the page after the cut") == "hello"
+        assert f"http://127.0.0.1:{local} is port {port} of box" in "".join(lines)
+    finally:
+        server.terminate()
+        server.wait(10)
+        tunnel.send_signal(signal.SIGINT)
+        assert tunnel.wait(20) == 0
+        reader.join(10)
+        tunnel.stdout.close()
+    closed = cli(folder, "host", "tunnel", "box", str(port))
+    assert closed.returncode == Exit.USAGE
+    assert f"Nothing answers on port {port}" in closed.stderr
