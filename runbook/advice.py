@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runbook.reasons import STOPPED_BY, is_void
 from runbook.views import NextAction
 from state import Snapshot, Task, TaskState
 from state.graph import ready
@@ -58,6 +59,9 @@ def _running(_snapshot: Snapshot, tasks: list[Task], engine: str | None) -> Next
 
 def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
+        if task.state is TaskState.GATED and task.reason.startswith(STOPPED_BY):
+            reason = f"{task.id} was {task.reason}; it runs again when somebody says so"
+            return _on(task, "retry", reason)
         if task.state is TaskState.GATED:
             command = f'runbook gate approve {task.id} --reason "..."'
             return _on(task, "approve", f"{task.id} {task.reason}", command)
@@ -67,7 +71,8 @@ def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextA
 def _stale(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.STALE:
-            return _on(task, "retry", f"{task.id} is stale: {task.reason or 'its inputs changed'}")
+            reason = f"{task.id} is stale: {task.reason or 'its inputs changed'}"
+            return _on(task, "verify" if is_void(task) else "retry", reason)
     return None
 
 

@@ -180,7 +180,13 @@ def _head(snapshot: Snapshot, runbook: Runbook) -> Iterator[FieldChange]:
         before, after = getattr(meta, name), getattr(runbook, name)
         if before != after:
             yield FieldChange(field=name, before=before, after=after)
-    groups = {"params": runbook.params, "phases": runbook.phases, "roles": runbook.hosts}
+    groups = {
+        "params": runbook.params,
+        "phases": runbook.phases,
+        "roles": runbook.hosts,
+        "limits": runbook.limits.values(),
+        "budget": runbook.budget.limits(),
+    }
     for name, values in groups.items():
         old = json.loads(meta.extra.get(name, "{}"))
         for key in dict.fromkeys((*old, *values)):

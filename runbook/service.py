@@ -10,12 +10,14 @@ from runbook.reader import FILE_DIGEST
 from runbook.verbs.base import ignore
 from runbook.verbs.checking import CheckVerbs
 from runbook.verbs.confirming import ConfirmVerbs
+from runbook.verbs.data import DataVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
 from runbook.verbs.running import RunVerbs
 from runbook.verbs.sharing import SharingVerbs
 from runbook.workspace import Workspace, default_actor
 from state import LoadReport, open_store
+from state.references import declare_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Service", "ignore"]
 
 
-class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs, SharingVerbs):
+class Service(
+    HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs, SharingVerbs, DataVerbs
+):
     """One client of one workspace. Not shared between threads that act at the same time."""
 
     @classmethod
@@ -50,9 +54,13 @@ class Service(HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs, Shar
                 goal=runbook.goal,
                 tasks=runbook.task_defs(),
             )
+            declare_secrets(tx, runbook.secrets)
             tx.set_meta(FILE_DIGEST, sha256(runbook.text.encode()).hexdigest())
             tx.set_meta("phases", json.dumps(dict(runbook.phases)))
             tx.set_meta("params", json.dumps(dict(runbook.params), sort_keys=True))
             tx.set_meta("roles", json.dumps(dict(runbook.hosts)))
+            settings = {"limits": runbook.limits.values(), "budget": runbook.budget.limits()}
+            for name, values in settings.items():
+                tx.set_meta(name, json.dumps(values, sort_keys=True), unless="{}")
         self.write_progress()
         return report

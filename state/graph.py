@@ -161,3 +161,21 @@ def ready(snapshot: Snapshot) -> tuple[Task, ...]:
     return tuple(
         task for task in snapshot.tasks if task.state is TaskState.READY and not task.removed
     )
+
+
+def family_of(task_id: str) -> str:
+    """The name in the file: `make` of `make[3]`, of `make@box` and of `make`."""
+    return task_id.partition("[")[0].partition("@")[0]
+
+
+def members(snapshot: Snapshot, name: str) -> tuple[Task, ...]:
+    """The tasks a name means: the one with this id, or all of a family.
+
+    Raises:
+        UnknownTask: it means none.
+    """
+    if name not in snapshot.by_id:
+        found = tuple(t for t in snapshot.tasks if not t.removed and family_of(t.id) == name)
+        if found:
+            return found
+    return (snapshot.task(name),)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 
@@ -18,6 +20,7 @@ CHECK_TRIES = 3
 """How often checks are asked while one of them has no answer, such as on a slow disk."""
 CHECK_LIMIT_S = 900.0
 """For all checks of a task together: a manifest of a large model is read whole."""
+LONGEST_BACKOFF_S = 3600.0
 NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
 """Unchanged, these end the same way; a person looks first."""
 
@@ -31,29 +34,57 @@ def finish(
     reason: str = "",
     out: Mapping[str, Any],
     evidence: Mapping[str, Any],
-    host: Host | None,
     **outcome: Any,
 ) -> None:
     """Takes an ended attempt to its verdict. Resumable: each commit leaves a state to go on from.
 
+    Its checks may read a model of many gigabytes, so they are asked beside the loop.
+
     Args:
         cls: `ok` when it ended well; then the checks decide.
-        host: where its checks run; None for a task without a host.
         outcome: exit code and signal of the attempt, where there are any.
     """
     collecting(world, task_id, attempt_id, evidence=evidence, **outcome)
     snapshot = world.store.snapshot()
     task, attempt = snapshot.task(task_id), _attempt(snapshot.attempts_of(task_id), attempt_id)
     checks = attempt.detail.get("done_when") or []
-    results: Sequence[CheckResult] = ()
-    if cls is FailureClass.OK and checks and host is not None:
-        results = ask(host, checks, attempt)
-        failed = _first(checks, results, "fail")
-        if failed:
-            cls, reason = FailureClass.CHECK_FAILED, failed
-        elif unknown := _first(checks, results, "unknown"):
-            undecided(world, task, attempt, unknown, checks, results)
-            return
+    if cls is not FailureClass.OK or not checks or task.role is None:
+        conclude(world, task, attempt, cls, reason, out, checks, ())
+        return
+
+    def look(own: World) -> Sequence[CheckResult]:
+        return ask(own.host_of(snapshot, task), checks, attempt)
+
+    def done(results: Sequence[CheckResult]) -> None:
+        judge(world, task, attempt, reason, out, checks, results)
+
+    def failed(error: Exception) -> None:
+        if isinstance(error, Unreachable):
+            world.unreachable(snapshot, task.role or "", error)  # asked again once it answers
+        elif isinstance(error, RemoteError):
+            undecided(world, task, attempt, f"its checks could not be asked: {error}", checks, ())
+        else:
+            raise error
+
+    world.background.begin(world, attempt.id, task.role, look, done=done, failed=failed)
+
+
+def judge(
+    world: World,
+    task: Task,
+    attempt: Attempt,
+    reason: str,
+    out: Mapping[str, Any],
+    checks: Sequence[Mapping[str, Any]],
+    results: Sequence[CheckResult],
+) -> None:
+    """What the checks of an attempt that ended well came to."""
+    cls = FailureClass.OK
+    if failed := _first(checks, results, "fail"):
+        cls, reason = FailureClass.CHECK_FAILED, failed
+    elif unknown := _first(checks, results, "unknown"):
+        undecided(world, task, attempt, unknown, checks, results)
+        return
     conclude(world, task, attempt, cls, reason, out, checks, results)
 
 
@@ -78,7 +109,7 @@ def undecided(
 ) -> None:
     """Nobody can tell whether it is done: that is no failure, and a person decides."""
     with world.store.write(lease=world.lease) as tx:
-        asked = zip(checks, results, strict=True)
+        asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
         tx.move_attempt(
             attempt.id,
@@ -124,6 +155,7 @@ def conclude(
     """Commits checks, results and verdict in one transaction."""
     ok = cls is FailureClass.OK
     again = None if ok else retry_reason(task, attempt, cls)
+    task = world.store.snapshot().task(task.id)  # its checks took their time
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
@@ -150,6 +182,7 @@ def conclude(
             tx.move_task(task.id, TaskState.READY, expect={TaskState.FAILED}, reason=again)
     world.announce(task, TaskState.DONE if ok else TaskState.FAILED, reason, attempt)
     if again:
+        wait_before_retry(world, task, attempt)
         world.emit(Info(text=f"{task.id}: {again}"))
 
 
@@ -180,9 +213,35 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     """Why the task is tried again by itself, or None."""
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))
-    if cls in NEVER_RETRIED or cls.value not in policy.get("on", ()) or attempt.number > allowed:
+    names = {cls.value, exact_class(attempt, cls)}
+    if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:
         return None
-    return f"retry {attempt.number} of {allowed} after {cls.value}"
+    pause = backoff_s(policy, attempt.number)
+    after = f", after a pause of {pause:g} s" if pause else ""
+    return f"retry {attempt.number} of {allowed} after {exact_class(attempt, cls)}{after}"
+
+
+def exact_class(attempt: Attempt, cls: FailureClass) -> str:
+    """`exit(75)` and `signal(9)` where the number is known, else the class."""
+    number = {
+        FailureClass.EXIT: attempt.exit_code,
+        FailureClass.SIGNAL: attempt.signal,
+    }.get(cls)
+    return cls.value if number is None else f"{cls.value}({number})"
+
+
+def backoff_s(policy: Mapping[str, Any], attempts: int) -> float:
+    """The pause before the next attempt: it doubles with each, up to an hour."""
+    first = float(policy.get("backoff_s") or 0.0)
+    doubled: float = first * 2.0 ** min(attempts - 1, 20)
+    return min(doubled, max(first, LONGEST_BACKOFF_S))
+
+
+def wait_before_retry(world: World, task: Task, attempt: Attempt) -> None:
+    """Starts the pause on our own clock; whoever runs the engine anew has waited already."""
+    pause = backoff_s(task.definition.get("retry") or {}, attempt.number)
+    if pause:
+        world.not_before[task.id] = time.monotonic() + pause
 
 
 def check_name(check: Mapping[str, Any]) -> str:

@@ -9,11 +9,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from remote import Host, JobStatus, Unreachable
-from runbook.engine import services
+from runbook.engine import services, stall
+from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Progressed
-from runbook.engine.finish import finish, retry_reason
+from runbook.engine.finish import finish, retry_reason, wait_before_retry
 from runbook.engine.logs import live_of, mirror
-from runbook.engine.start import CONTROL, launch
+from runbook.engine.start import CONTROL, FOUND, launch
 from runbook.errors import CannotStart
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import RUNNING, TERMINAL
@@ -35,7 +36,8 @@ def observe(world: World, snapshot: Snapshot) -> None:
     by_role: defaultdict[str, list[tuple[Task, Attempt]]] = defaultdict(list)
     for task, attempt in live_attempts(snapshot):
         if attempt.detail.get(CONTROL):
-            abandon_control(world, task, attempt)
+            if not world.background.busy(attempt.id) and world.may_start:
+                resume_control(world, task, attempt)
         else:
             by_role[task.role or ""].append((task, attempt))
     gone = set(world.live) - {task.id for pairs in by_role.values() for task, _ in pairs}
@@ -69,6 +71,9 @@ def observe_host(
     host = world.hosts.of_role(snapshot, role)
     statuses = host.poll([attempt.id for _, attempt in pairs])
     world.reachable(snapshot, role)
+    identity = host.last_identity
+    if identity is not None and identity.epoch != snapshot.host(role).epoch:
+        meet(world, snapshot, role, host, identity)
     for task, attempt in pairs:
         advance(world, task, attempt, statuses[attempt.id], host)
 
@@ -77,12 +82,17 @@ def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host:
     """One attempt, one step on."""
     if attempt.state is AttemptState.STOPPING:
         return  # the verb that stops it, or `runner.resume_stops`, sees it through
+    if world.background.busy(attempt.id):
+        return  # its checks are being asked
     match status.state:
         case "absent" if attempt.state in UNBORN:
-            world.emit(Info(text=f"{task.id}: the launch had not reached the host; asked again."))
-            launch(world, task, attempt, host)
+            if world.may_start:
+                said = f"{task.id}: the launch had not reached the host; asked again."
+                world.emit(Info(text=said))
+                launch(world, task, attempt, host)
         case "published":
-            launch(world, task, attempt, host)
+            if world.may_start:
+                launch(world, task, attempt, host)
         case "running":
             running(world, task, attempt, status, host)
         case "exited":
@@ -100,7 +110,9 @@ def running(world: World, task: Task, attempt: Attempt, status: JobStatus, host:
         world.move_attempt(attempt, AttemptState.RUNNING)
     follow(world, task, status, host)
     if task.kind is TaskKind.SERVICE:
-        services.look(world, task, attempt, host)
+        services.look(world, task, attempt)
+    elif task.definition.get("stall"):
+        stall.look(world, task, attempt, status)
 
 
 def follow(world: World, task: Task, status: JobStatus, host: Host) -> None:
@@ -132,7 +144,6 @@ def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: 
         reason=why_ended(status, service=service, last=last_words(world, status)),
         out=out,
         evidence=evidence_of(status),
-        host=host,
         exit_code=status.exit_code,
         signal=status.signal,
     )
@@ -208,12 +219,30 @@ def lost(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Ho
         evidence=evidence_of(status),
     )
     again = retry_reason(task, attempt, cls)
-    if again is None:
+    if again is None or not world.may_start:
         return
     job = attempt.detail["job"]
     report = host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
     if report.state == "stopped":
+        wait_before_retry(world, task, attempt)
         world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
+
+
+def resume_control(world: World, task: Task, attempt: Attempt) -> None:
+    """An action whose engine ended: it acted and only its checks are left, or it is repeated."""
+    found = attempt.evidence.get(FOUND)
+    if attempt.state is not AttemptState.COLLECTING or found is None:
+        abandon_control(world, task, attempt)
+        return
+    finish(
+        world,
+        task.id,
+        attempt.id,
+        cls=FailureClass.OK if found.get("ok") else FailureClass.EXIT,
+        reason=str(found.get("message", "")),
+        out=found.get("out") or {},
+        evidence={},
+    )
 
 
 def abandon_control(world: World, task: Task, attempt: Attempt) -> None:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from remote import Unreachable
+from runbook.engine.events import Info
 from runbook.engine.observe import live_attempts, observe
+from runbook.engine.rentals import warn_of_rentals
 from runbook.engine.start import start
-from runbook.engine.stopping import stop_attempt, stop_service
+from runbook.engine.stopping import WHY_STOPPED, stop_beside
 from runbook.live import write_live
+from runbook.placement import Placement, place
+from runbook.reasons import STOPPED_BY, is_over
 from runbook.views import RunResult
 from state import (
     AttemptState,
@@ -19,10 +23,8 @@ from state import (
     Snapshot,
     StateMoved,
     Task,
-    TaskKind,
     TaskState,
 )
-from state.graph import ready
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -30,11 +32,10 @@ if TYPE_CHECKING:
     from threading import Event as StopEvent
 
     from runbook.engine.world import World
-    from runbook.steps.base import StopAnswer
 
 POLL_S = (0.3, 2.0)
 """Shortest and longest pause between two looks; it grows while nothing happens."""
-JOBS_PER_HOST = 4
+WAITS_TOLD = 20
 STOP_TAKEN_OVER_S = 60.0
 """A stop that another client began is finished by us when it has not moved for so long."""
 
@@ -72,7 +73,12 @@ class Engine:
                 return self.result()
             pause = POLL_S[0] if revision != seen else min(pause * 1.5, POLL_S[1])
             seen = revision
-            stop_event.wait(pause)
+            self.world.background.pause(stop_event, pause)
+        return self.leave()
+
+    def leave(self) -> RunResult:
+        """Asked to go: what acts from here is seen through, what runs on hosts goes on."""
+        self.world.background.leave(self.world)
         return RunResult(
             outcome="interrupted",
             reason="stopped on request; what runs on hosts goes on",
@@ -93,56 +99,53 @@ class Engine:
 
     def tick(self) -> bool:
         """One round; True when nothing moves and nothing can be started."""
+        self.world.background.collect(self.world)
         snapshot = self.world.store.snapshot()
         observe(self.world, snapshot)
-        self.resume_stops(self.world.store.snapshot())
+        snapshot = self.world.store.snapshot()
+        self.resume_stops(snapshot)
+        warn_of_rentals(self.world, snapshot)
         self.start_ready()
         write_live(self.world.workspace, self.world.live)
         snapshot = self.world.store.snapshot()
         moving = any(task.state in MOVING for task in snapshot.tasks if self.in_scope(task))
-        return not moving and not self.startable(snapshot)
+        return not moving and not self.pausing(snapshot) and not self.placement(snapshot).start
 
     def in_scope(self, task: Task) -> bool:
         """Whether this run is about the task."""
         return not task.removed and (not self.scope or task.id in self.scope)
 
-    def startable(self, snapshot: Snapshot) -> list[Task]:
+    def placement(self, snapshot: Snapshot) -> Placement:
         """Ready tasks of this run that limits and exclusive resources allow now."""
-        taken = {
-            name for task in snapshot.tasks if task.state in RUNNING for name in task.resources
-        }
-        jobs: dict[str, int] = {}
-        for task, _ in live_attempts(snapshot):
-            if task.kind is not TaskKind.SERVICE:
-                jobs[task.role or ""] = jobs.get(task.role or "", 0) + 1
-        chosen = []
-        for task in ready(snapshot):
-            role = task.role or ""
-            if not self.in_scope(task) or task.id in self.world.refused:
-                continue
-            if taken & set(task.resources) or jobs.get(role, 0) >= JOBS_PER_HOST:
-                continue
-            taken |= set(task.resources)
-            jobs[role] = jobs.get(role, 0) + 1
-            chosen.append(task)
-        return chosen
+        now = time.monotonic()
+        later = {name for name, then in self.world.not_before.items() if then > now}
+        return place(snapshot, wanted=self.in_scope, refused=later | self.world.refused.keys())
+
+    def pausing(self, snapshot: Snapshot) -> bool:
+        """Whether a task of this run is tried again after a pause that is not over."""
+        now = time.monotonic()
+        return any(
+            then > now and snapshot.task(name).state is TaskState.READY
+            for name, then in self.world.not_before.items()
+        )
 
     def start_ready(self) -> None:
         """Starts what may start, one after the other; each sees the state the one before left."""
-        for candidate in self.startable(self.world.store.snapshot()):
+        placement = self.placement(self.world.store.snapshot())
+        for name, why in list(placement.waiting.items())[:WAITS_TOLD]:
+            if why.startswith("waits for") and (name, why) not in self.world.told:
+                self.world.told.add((name, why))
+                self.world.emit(Info(text=f"{name} {why}"))
+        for candidate in placement.start:
             snapshot = self.world.store.snapshot()
             task = snapshot.task(candidate.id)
             if task.state is not TaskState.READY:
                 continue
             try:
-                if start(self.world, snapshot, task, stop_task=self.stop_for_step):
+                if start(self.world, snapshot, task):
                     self.started.append(task.id)
             except Unreachable as error:
                 self.world.unreachable(snapshot, task.role or "", error)
-
-    def stop_for_step(self, task_id: str) -> StopAnswer:
-        """What the `stop` step calls."""
-        return stop_service(self.world, task_id)
 
     def resume_stops(self, snapshot: Snapshot) -> None:
         """Finishes stops whose client went away half-way. Stopping twice does no harm."""
@@ -156,12 +159,10 @@ class Engine:
         for name, (task, attempt) in stopping.items():
             if now - self._stops[name] < STOP_TAKEN_OVER_S:
                 continue
-            try:
-                host = self.world.hosts.of_role(snapshot, task.role or "")
-                reason = task.reason or "stopped"
-                stop_attempt(self.world, task, attempt, host, then=TaskState.FAILED, reason=reason)
-            except Unreachable as error:
-                self.world.unreachable(snapshot, task.role or "", error)
+            reason = str(attempt.evidence.get(WHY_STOPPED) or task.reason or "stopped")
+            by_person = reason.startswith(STOPPED_BY)
+            then = TaskState.GATED if by_person else TaskState.FAILED
+            stop_beside(self.world, task, attempt, then=then, reason=reason)
 
     def result(self) -> RunResult:
         """Why nothing moves any more."""
@@ -182,7 +183,12 @@ class Engine:
         gated = [task for task in tasks if task.state is TaskState.GATED]
         if gated:
             said = "; ".join(f"{task.id} {task.reason}" for task in gated)
-            return RunResult(outcome="gate", reason=said, started=started)
+            over = any(is_over(task) for task in gated)
+            return RunResult(outcome="budget" if over else "gate", reason=said, started=started)
+        waiting = self.placement(snapshot).waiting
+        if waiting:
+            said = "; ".join(f"{name} {why}" for name, why in list(waiting.items())[:3])
+            return RunResult(outcome="blocked", reason=said, started=started)
         left = [t for t in tasks if t.state not in SATISFIED and t.state is not TaskState.SERVING]
         if left:
             said = "; ".join(f"{task.id}: {task.reason or task.state}" for task in left[:3])

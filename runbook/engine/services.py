@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from remote import CheckResult, Unreachable
 from runbook.engine.events import Problem
 from runbook.engine.finish import check_name, record_checks
-from runbook.engine.stopping import stop_attempt
+from runbook.engine.stopping import stop_beside
 from state import Attempt, FailureClass, Task, TaskState
 
 if TYPE_CHECKING:
     from remote import Host
     from runbook.engine.world import World
+
+Found = tuple[str | None, Sequence[tuple[Mapping[str, Any], CheckResult]]]
 
 READY_WITHIN_S = 900.0
 LOOK_EVERY_S = 2.0
@@ -20,7 +24,7 @@ SLOW_CHECKS = frozenset({"http_generate"})
 """Asked only once everything cheaper has passed."""
 
 
-def look(world: World, task: Task, attempt: Attempt, host: Host) -> None:
+def look(world: World, task: Task, attempt: Attempt) -> None:
     """Takes a starting service to `serving` once all its checks pass, or fails it in time."""
     if task.state is not TaskState.STARTING:
         return
@@ -29,41 +33,62 @@ def look(world: World, task: Task, attempt: Attempt, host: Host) -> None:
     if now < world.next_look.get(attempt.id, 0.0):
         return
     world.next_look[attempt.id] = now + LOOK_EVERY_S
-    waiting_for = ask(world, task, attempt, host)
-    if waiting_for is None:
-        return
-    within = float(attempt.detail.get("ready_within_s") or READY_WITHIN_S)
-    if now - started > within:
-        reason = f"not ready within {within:.0f} s: {waiting_for}"
-        world.emit(Problem(text=f"{task.id}: {reason}", hint="It is being stopped.", task=task.id))
-        stop_attempt(
-            world,
-            task,
-            attempt,
-            host,
-            then=TaskState.FAILED,
-            reason=reason,
-            cls=FailureClass.TIME_LIMIT,
-        )
+    snapshot = world.store.snapshot()
+
+    def done(found: Found) -> None:
+        missing, results = found
+        if missing is None:
+            serving(world, task, attempt, results)
+            return
+        within = float(attempt.detail.get("ready_within_s") or READY_WITHIN_S)
+        if time.monotonic() - started > within:
+            reason = f"not ready within {within:.0f} s: {missing}"
+            hint = "It is being stopped."
+            world.emit(Problem(text=f"{task.id}: {reason}", hint=hint, task=task.id))
+            cls = FailureClass.TIME_LIMIT
+            stop_beside(world, task, attempt, then=TaskState.FAILED, reason=reason, cls=cls)
+
+    def failed(error: Exception) -> None:
+        if not isinstance(error, Unreachable):
+            raise error
+        world.unreachable(snapshot, task.role or "", error)
+
+    world.background.begin(
+        world,
+        attempt.id,
+        task.role or "",
+        lambda own: ask(own.host_of(snapshot, task), attempt),
+        done=done,
+        failed=failed,
+    )
 
 
-def ask(world: World, task: Task, attempt: Attempt, host: Host) -> str | None:
-    """Runs the readiness checks; None when all pass (then recorded), else what is missing."""
+def ask(host: Host, attempt: Attempt) -> Found:
+    """Runs the readiness checks; what is missing, or None with all results."""
     checks = attempt.detail.get("ready_when") or []
     cheap = [check for check in checks if not SLOW_CHECKS & set(check)]
     slow = [check for check in checks if SLOW_CHECKS & set(check)]
-    results = []
+    results: list[tuple[Mapping[str, Any], CheckResult]] = []
     for group in (cheap, slow):
         if not group:
             continue
         answers = host.check(group, attempt=attempt.id, timeout=120)
         for check, answer in zip(group, answers, strict=True):
             if answer.verdict != "pass":
-                return f"{check_name(check)} {answer.verdict}: {dict(answer.evidence)}"
+                return f"{check_name(check)} {answer.verdict}: {dict(answer.evidence)}", []
             results.append((check, answer))
+    return None, results
+
+
+def serving(
+    world: World,
+    task: Task,
+    attempt: Attempt,
+    results: Sequence[tuple[Mapping[str, Any], CheckResult]],
+) -> None:
+    """All its checks passed."""
     with world.store.write(lease=world.lease) as tx:
         record_checks(tx, task.id, "ready", results, attempt=attempt.id, epoch=attempt.epoch)
         tx.set_out(task.id, {**attempt.detail.get("out", {})})
         tx.move_task(task.id, TaskState.SERVING, expect={TaskState.STARTING})
     world.announce(task, TaskState.SERVING, "", attempt)
-    return None

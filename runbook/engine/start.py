@@ -6,14 +6,20 @@ second launch needs before the host hears of it, and the host starts an attempt 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
+from runbook import costs
 from runbook.claims import require_free
+from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
-from runbook.engine.planning import StopTask, make_context, plan_task
+from runbook.engine.handing import take_secrets, with_secrets
+from runbook.engine.planning import make_context, plan_task
+from runbook.engine.stopping import stop_service
 from runbook.errors import CannotStart
-from runbook.steps.base import Check, NoHost, StepContext, StepPlan
+from runbook.reasons import OVER_BUDGET
+from runbook.steps.base import Check, NoHost, Outcome, StepContext, StepPlan
 from state import (
     Attempt,
     AttemptState,
@@ -30,27 +36,35 @@ if TYPE_CHECKING:
 
     from runbook.engine.world import World
 
+MEMBER_MARKS = str.maketrans({"[": ".", "]": None, "@": ".", ",": "."})
+FOUND = "found"
+"""Key of an attempt's evidence: what an action of the operator's side came to."""
 CONTROL = "control"
 """Key of an attempt's detail: the step acts from the operator's side, there is no job."""
 
 
-def start(world: World, snapshot: Snapshot, task: Task, *, stop_task: StopTask) -> bool:
+def start(world: World, snapshot: Snapshot, task: Task) -> bool:
     """Starts a ready task; False when it could not be, which has then been said."""
     try:
         require_free(world.workspace, snapshot, actor=world.store.actor, tasks=[task.id])
     except ClaimHeld as error:
         world.refuse(task, str(error), error.hint)
         return False
-    if wait_for_person(world, snapshot, task):
+    if wait_for_person(world, snapshot, task) or over_budget(world, snapshot, task):
         return False
     try:
         host = world.host_of(snapshot, task) if task.role else None
         epoch = see_host(world, snapshot, task.role, host)
         snapshot = world.store.snapshot()
-        context = make_context(world, snapshot, task, host=host, stop_task=stop_task)
+        if snapshot.task(task.id).state is not TaskState.READY:
+            return False  # its host was rebooted, and with it went what the task needs
+        context = make_context(
+            world, snapshot, task, host=host, stop_task=partial(stop_service, world)
+        )
         plan = plan_task(task, context)
         if host is not None:
             precheck(task, plan, host)
+        take_secrets(world, snapshot, task)
     except (CannotStart, NoHost) as error:
         world.refuse(task, str(error), getattr(error, "hint", ""))
         return False
@@ -82,27 +96,21 @@ def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:
     return True
 
 
-def approval_key(task: Task) -> str:
-    """Where the yes to a task is kept; a changed definition needs a new one."""
-    return f"approved:{task.id}:{task.definition_hash[:16]}"
+def over_budget(world: World, snapshot: Snapshot, task: Task) -> bool:
+    """Moves a task that would spend too much to `gated`, unless a person said yes to this start."""
+    why = costs.too_much(snapshot, task, world.now())
+    if not why or costs.is_allowed(snapshot, task):
+        return False
+    world.move(task, TaskState.GATED, reason=f"{OVER_BUDGET}{why}")
+    return True
 
 
 def is_approved(snapshot: Snapshot, task: Task) -> bool:
     """Whether a person said yes to this task as it is defined now."""
-    return approval_key(task) in snapshot.meta.extra
-
-
-def see_host(world: World, snapshot: Snapshot, role: str | None, host: Host | None) -> str | None:
-    """The host's epoch; a new one is recorded with its facts before anything is started on it."""
-    if role is None or host is None:
-        return None
-    epoch = host.identity().epoch
-    binding = snapshot.host(role)
-    if epoch != binding.epoch or not binding.facts:
-        facts = host.facts()
-        with world.store.write(lease=world.lease) as tx:
-            tx.seen_host(role, epoch=epoch, facts=facts)
-    return epoch
+    return any(
+        yes.about == "gate" and yes.task == task.id and yes.definition_hash == task.definition_hash
+        for yes in snapshot.approvals
+    )
 
 
 def precheck(task: Task, plan: StepPlan, host: Host) -> None:
@@ -164,7 +172,9 @@ def begin(
             "cwd": plan.job.cwd,
             "time_limit_s": plan.job.time_limit_s or task.definition.get("timeout_s"),
             "ports": list(ports_of(task, plan)),
+            "gpus": [name for name in task.resources if name.startswith("gpu:")],
             "grace_s": plan.job.grace_s,
+            "secrets": list(task.definition.get("secrets") or ()),
         }
     to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
     with world.store.write(lease=world.lease) as tx:
@@ -186,21 +196,29 @@ def spec_of(attempt: Attempt) -> JobSpec:
     job = attempt.detail["job"]
     return JobSpec(
         attempt=attempt.id,
-        task=attempt.task,
+        task=host_name_of(attempt.task),
         generation=attempt.generation,
         argv=tuple(job["argv"]),
         env=job["env"],
         cwd=job["cwd"],
         time_limit_s=job["time_limit_s"],
         ports=tuple(job["ports"]),
+        resources=tuple(job.get("gpus", ())),
         grace_s=job["grace_s"],
     )
+
+
+def host_name_of(task_id: str) -> str:
+    """The task's name in folders and variables of the host: `make[3]` is `make.3` there."""
+    return task_id.translate(MEMBER_MARKS)
 
 
 def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
     """Asks the host to run the attempt. Safe to repeat: it starts at most once."""
     try:
-        host.launch(spec_of(attempt))
+        host.launch(with_secrets(world, attempt, spec_of(attempt)))
+    except CannotStart as error:
+        world.refuse(task, f"{task.id}: not launched: {error}", error.hint)
     except Unreachable as error:
         world.unreachable(world.store.snapshot(), task.role or "", error)
     except RemoteError as error:
@@ -219,22 +237,37 @@ def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
 def run_control(
     world: World, task: Task, attempt: Attempt, plan: StepPlan, context: StepContext
 ) -> None:
-    """Runs a short action from the operator's side to its end."""
-    assert plan.run is not None
+    """Runs an action of the operator's side beside the loop: an upload takes its time."""
+    run = plan.run
+    assert run is not None
     world.move_attempt(attempt, AttemptState.RUNNING)
-    try:
-        outcome = plan.run(context)
-        ok, message = outcome.ok, outcome.message
-        out, evidence = outcome.out, outcome.evidence
-    except (RemoteError, CannotStart, OSError) as error:
-        ok, message, out, evidence = False, str(error), {}, {"error": str(error)}
-    finish(
-        world,
-        task.id,
-        attempt.id,
-        cls=FailureClass.OK if ok else FailureClass.EXIT,
-        reason=message,
-        out={**plan.out, **out},
-        evidence=evidence,
-        host=world.host_of(world.store.snapshot(), task) if task.role else None,
+
+    def act(own: World) -> Outcome:
+        try:
+            snapshot = own.store.snapshot()
+            host = own.host_of(snapshot, task) if task.role else None
+            stop = partial(stop_service, own)
+            return run(make_context(own, snapshot, task, host=host, stop_task=stop))
+        except (RemoteError, CannotStart, OSError) as error:
+            return Outcome(ok=False, evidence={"error": str(error)}, message=str(error))
+
+    def done(outcome: Outcome) -> None:
+        out = {**plan.out, **outcome.out}
+        found = {"ok": outcome.ok, "message": outcome.message, "out": out}
+        finish(
+            world,
+            task.id,
+            attempt.id,
+            cls=FailureClass.OK if outcome.ok else FailureClass.EXIT,
+            reason=outcome.message,
+            out=out,
+            # With what it found, its checks can be asked by another engine.
+            evidence={**outcome.evidence, FOUND: found},
+        )
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    world.background.begin(
+        world, attempt.id, context.host_name, act, done=done, failed=failed, keep=True
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remote import Host, StopReport
+from remote import Host, StopReport, Unreachable
+from runbook.engine.finish import retry_reason, wait_before_retry
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
     from runbook.engine.world import World
+
+WHY_STOPPED = "why_stopped"
+"""Key of an attempt's evidence: whoever sees a stop through says the same reason."""
 
 STOPPABLE = frozenset(
     {
@@ -36,12 +40,18 @@ def stop_attempt(
     """Stops one attempt and verifies that nothing of it is left.
 
     Args:
-        then: where the task goes once the stop is verified. With survivors it goes to `attention`.
+        then: where the task goes once the stop is verified: `gated` for a person's stop, which only
+            a person takes back. With survivors it goes to `attention`.
     """
     draining = task.kind is TaskKind.SERVICE and task.state is not TaskState.DRAINING
     with world.store.write(lease=world.lease) as tx:
         if attempt.state is not AttemptState.STOPPING:
-            tx.move_attempt(attempt.id, AttemptState.STOPPING, expect={attempt.state})
+            tx.move_attempt(
+                attempt.id,
+                AttemptState.STOPPING,
+                expect={attempt.state},
+                evidence={WHY_STOPPED: reason},
+            )
         if draining:
             tx.move_task(task.id, TaskState.DRAINING, expect={task.state}, reason=reason)
     if draining:
@@ -62,9 +72,43 @@ def stop_attempt(
         )
         to = then if stopped else TaskState.ATTENTION
         why = reason if stopped else f"stop incomplete, still there: {survivors(report)}"
-        tx.move_task(task.id, to, expect={current.state}, reason=why)
+        if to is TaskState.GATED:  # it would be ready to run again, but for the person's stop
+            tx.move_task(task.id, TaskState.READY, expect={current.state}, reason=why)
+            tx.move_task(task.id, TaskState.GATED, expect={TaskState.READY}, reason=why)
+        else:
+            tx.move_task(task.id, to, expect={current.state}, reason=why)
     world.announce(task, to, why, attempt)
     return report
+
+
+def stop_beside(
+    world: World,
+    task: Task,
+    attempt: Attempt,
+    *,
+    then: TaskState,
+    reason: str,
+    cls: FailureClass = FailureClass.STOPPED,
+) -> None:
+    """As `stop_attempt`, beside the loop: the grace of one job must not blind us to the others."""
+    role, snapshot = task.role or "", world.store.snapshot()
+
+    def stop(own: World) -> StopReport:
+        host = own.host_of(snapshot, task)
+        return stop_attempt(own, task, attempt, host, then=then, reason=reason, cls=cls)
+
+    def done(report: StopReport) -> None:
+        again = retry_reason(task, attempt, cls)
+        if report.state == "stopped" and again and then is TaskState.FAILED:
+            wait_before_retry(world, task, attempt)
+            world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
+
+    def failed(error: Exception) -> None:
+        if not isinstance(error, Unreachable):
+            raise error
+        world.unreachable(snapshot, role, error)
+
+    world.background.begin(world, attempt.id, role, stop, done=done, failed=failed, keep=True)
 
 
 def survivors(report: StopReport) -> str:

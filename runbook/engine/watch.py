@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.engine.runner import POLL_S
-from runbook.views import RunResult
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from runbook.engine.events import EngineEvent, Listener
     from runbook.engine.runner import Engine
+    from runbook.views import RunResult
 
 LOOK_S = 0.5
 """Pause between two looks at whether somebody committed something; a look costs microseconds."""
@@ -70,18 +70,14 @@ class Watch:
             pause = POLL_S[0] if revision != seen else min(pause * 1.5, POLL_S[1])
             seen = revision
             if not idle:
-                stop_event.wait(pause)
+                self.engine.world.background.pause(stop_event, pause)
                 continue
             result = self.engine.result()
             if self.until_done and result.outcome == "done":
                 return result
             self._tell(result)
             self._rest(stop_event)
-        return RunResult(
-            outcome="interrupted",
-            reason="stopped on request; what runs on hosts goes on",
-            started=tuple(self.engine.started),
-        )
+        return self.engine.leave()
 
     def _tell(self, result: RunResult) -> None:
         """Says once what it waits for."""

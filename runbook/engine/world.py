@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
 from runbook.engine.hosts import LeftAlone
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from remote import Host, Unreachable
     from runbook.engine.hosts import Hosts
+    from runbook.engine.stall import Stall
     from runbook.views import Live
     from runbook.workspace import Workspace
     from state import Attempt, AttemptState, Lease, Snapshot, Store, Task, TaskState
@@ -35,6 +37,15 @@ class World:
     """When this engine first saw a service start (its own monotonic clock), by attempt."""
     next_look: dict[str, float] = field(default_factory=dict)
     """When a starting service is asked again."""
+    not_before: dict[str, float] = field(default_factory=dict)
+    """Tasks that are tried again after a pause, and when it ends (our own monotonic clock)."""
+    stalls: dict[str, Stall] = field(default_factory=dict)
+    """By attempt: the metric that is watched for standing still."""
+    told: set[tuple[str, ...]] = field(default_factory=set)
+    """Warnings that are given once."""
+    background: Background = field(default_factory=Background)
+    may_start: bool = True
+    """False: look only; nothing is launched, not even what was on its way."""
 
     def emit(self, event: EngineEvent) -> None:
         """Tells the listener."""
@@ -79,6 +90,12 @@ class World:
         """Moves an attempt alone."""
         with self.store.write(lease=self.lease) as tx:
             tx.move_attempt(attempt.id, to, expect={attempt.state}, **outcome)
+
+    def warn_once(self, key: tuple[str, ...], text: str, hint: str = "", task: str = "") -> None:
+        """A problem worth one line, however often it is seen."""
+        if key not in self.told:
+            self.told.add(key)
+            self.emit(Problem(text=text, hint=hint, task=task or None))
 
     def refuse(self, task: Task, text: str, hint: str = "") -> None:
         """A task cannot start as things are: said once, not tried again in this run."""

@@ -75,6 +75,7 @@ class Artifact(Step[ArtifactArgs]):
     """Keep results in a store."""
 
     name = "artifact"
+    leaves_on_host = False  # that is what it is for
     Args = ArtifactArgs
 
     def plan(self, args: ArtifactArgs, ctx: StepContext) -> StepPlan:

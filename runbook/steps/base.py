@@ -132,6 +132,8 @@ class Step(ABC, Generic[A]):
     name: ClassVar[str]
     kind: ClassVar[Kind] = "once"
     needs_host: ClassVar[bool] = True
+    leaves_on_host: ClassVar[bool] = True
+    """Whether its results are on the machine: another one behind the role does not have them."""
     Args: type[A]
 
     @abstractmethod

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from runbook.engine.epochs import see_host
 from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
 from runbook.engine.planning import make_context, plan_task
-from runbook.engine.start import see_host
 from runbook.errors import CannotStart
+from runbook.reasons import is_void
 from runbook.verbs.base import Writer
 from state import Snapshot, Task, TaskKind, TaskState
+from state.graph import members
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,12 +35,19 @@ class CheckVerbs(Writer):
         return (*plan.summary, *checks)
 
     def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-        """Runs the recorded checks of done tasks again. One that no longer holds turns stale."""
+        """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
+
+        What turned stale only because its host was rebooted or replaced is done again when all its
+        checks still hold.
+        """
         snapshot = self.snapshot()
-        chosen = [snapshot.task(name) for name in task_ids] or list(snapshot.tasks)
+        named = [task for name in task_ids for task in members(snapshot, name)]
         found = {}
-        for task in chosen:
-            if task.state is TaskState.DONE and task.role and task.kind is not TaskKind.SERVICE:
+        for name in dict.fromkeys(task.id for task in named or snapshot.tasks):
+            snapshot = self.snapshot()  # meeting its host may have made it stale
+            task = snapshot.task(name)
+            done = task.state is TaskState.DONE or is_void(task)
+            if done and task.role and task.kind is not TaskKind.SERVICE and not task.removed:
                 found[task.id] = self._verify_one(snapshot, task)
         self.write_progress()
         return found
@@ -54,12 +63,18 @@ class CheckVerbs(Writer):
             for c, r in zip(checks, results, strict=True)
         ]
         failed = [row for row in rows if row["verdict"] == "fail"]
+        holds = bool(rows) and all(row["verdict"] == "pass" for row in rows)
+        task = self.snapshot().task(task.id)
         with self._write() as tx:
             asked = zip(checks, results, strict=True)
             record_checks(tx, task.id, "done", asked, epoch=epoch)
-            if failed:
+            if failed and task.state is TaskState.DONE:
                 reason = f"no longer holds: {failed[0]['check']}"
                 tx.move_task(task.id, TaskState.STALE, expect={TaskState.DONE}, reason=reason)
+            elif holds and is_void(task) and task.began_hash == task.definition_hash:
+                reason = "its checks hold on the host as it is now"
+                tx.move_task(task.id, TaskState.VERIFYING, expect={TaskState.STALE}, reason=reason)
+                tx.move_task(task.id, TaskState.DONE, expect={TaskState.VERIFYING}, reason=reason)
         return rows
 
 

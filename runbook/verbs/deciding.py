@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runbook.engine.start import approval_key
-from runbook.errors import RunbookError
+from runbook.errors import Exit, RunbookError
+from runbook.reasons import is_over, is_stopped
 from runbook.verbs.base import Writer, wrong_state
 from state import Note, Task, TaskKind, TaskState
 
@@ -25,7 +25,7 @@ class DecisionVerbs(Writer):
                 TaskState.FAILED,
                 TaskState.STALE,
                 TaskState.SKIPPED,
-                *self._stopped_service(task_id),
+                *self._stopped(task_id),
             },
             verb="retry",
             reason=reason or f"retried by {self.store.actor}",
@@ -70,8 +70,15 @@ class DecisionVerbs(Writer):
             raise wrong_state(task, "approve", {TaskState.GATED})
         self._require_free(task_id)
         said = f"approved by {self.store.actor}" + (f": {reason}" if reason else "")
+        if is_over(task) and not reason.strip():
+            raise RunbookError(
+                f"`{task_id}` is {task.reason}; going over it needs a reason.",
+                hint=f'Say why: runbook gate approve {task_id} --reason "...".',
+                exit_code=Exit.OVER_BUDGET,
+            )
         with self._write() as tx:
-            tx.set_meta(approval_key(task), said)
+            if not is_stopped(self.snapshot(), task):
+                tx.approve(task_id, about="budget" if is_over(task) else "gate", reason=said)
             if task.kind is TaskKind.MANUAL:
                 tx.move_task(task_id, TaskState.VERIFYING, expect={TaskState.GATED})
                 moved = tx.move_task(
@@ -108,6 +115,9 @@ class DecisionVerbs(Writer):
         self.write_progress()
         return note
 
-    def _stopped_service(self, task_id: str) -> set[TaskState]:
-        kind = self.snapshot().task(task_id).kind
-        return {TaskState.DONE} if kind is TaskKind.SERVICE else set()
+    def _stopped(self, task_id: str) -> set[TaskState]:
+        """Where a stopped task may be: a service that ended well, or what a person stopped."""
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        ended = {TaskState.DONE} if task.kind is TaskKind.SERVICE else set()
+        return ended | ({TaskState.GATED} if is_stopped(snapshot, task) else set())

@@ -8,14 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from remote import Unreachable
+from runbook.engine.reconcile import Seen, look_again
 from runbook.engine.runner import Engine, needed_for
 from runbook.engine.start import CONTROL
 from runbook.engine.stopping import live_attempt, stop_attempt
 from runbook.engine.watch import Once, Watch
 from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE
+from runbook.reasons import STOPPED_BY
 from runbook.verbs.base import Writer, ignore, wrong_state
 from state import AttemptState, Task, TaskState
+from state.graph import members
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,9 +51,9 @@ class RunVerbs(Writer):
         self._compare_revision()
         self._require_free()
         snapshot = self.snapshot()
-        scope = frozenset(snapshot.task(name).id for name in only)
+        scope = frozenset(task.id for name in only for task in members(snapshot, name))
         if until is not None:
-            scope |= needed_for(snapshot, [until])
+            scope |= needed_for(snapshot, [task.id for task in members(snapshot, until)])
         holder = f"{self.store.actor} (pid {os.getpid()})"
         lease = self.store.acquire(ENGINE, holder)
         try:
@@ -90,6 +93,25 @@ class RunVerbs(Writer):
             self.store.release(lease)
             self.write_progress()
 
+    def reconcile(self, name: str = "") -> tuple[Seen, ...]:
+        """Looks at all attempts that may run, again and now; starts and stops nothing.
+
+        Args:
+            name: a task, a family of tasks, or a host role; all when empty.
+
+        Raises:
+            LeaseHeld: somebody advances the graph, and looks all the time.
+        """
+        self._compare_revision()
+        self._require_free()
+        lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")
+        try:
+            world = replace(self._world(ignore), lease=lease, may_start=False)
+            return look_again(world, name)
+        finally:
+            self.store.release(lease)
+            self.write_progress()
+
     def stop(self, task_id: str, *, listen: Listener = ignore) -> str:
         """Stops a task's job and verifies it. Returns what came of it, in words.
 
@@ -106,10 +128,10 @@ class RunVerbs(Writer):
             )
         self._require_free(task_id)
         host = self._hosts.of_role(snapshot, task.role or "")
-        reason = f"stopped by {self.store.actor}"
+        reason = f"{STOPPED_BY}{self.store.actor}"
         try:
             report = stop_attempt(
-                self._world(listen), task, attempt, host, then=TaskState.FAILED, reason=reason
+                self._world(listen), task, attempt, host, then=TaskState.GATED, reason=reason
             )
         except Unreachable:
             self._hosts.failed(task.role or "")

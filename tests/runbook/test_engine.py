@@ -254,7 +254,14 @@ def test_stop_ends_every_process_and_the_task_says_who_stopped_it(tmp_path: Path
         runner.join(timeout=30)
         assert not runner.is_alive()
         task = service.snapshot().task("long")
-        assert (task.state, task.reason) == (TaskState.FAILED, "stopped by tester")
+        assert (task.state, task.reason) == (TaskState.GATED, "stopped by tester")
+        attempt = service.snapshot().latest_attempt("long")
+        assert attempt is not None
+        assert (attempt.state, attempt.cls) == (AttemptState.STOPPED, FailureClass.STOPPED)
+        result = service.run()  # nobody failed: it waits for a person, and is not run again unasked
+        assert (result.outcome, result.started) == ("gate", ())
+        assert service.view().next.command == "runbook retry long"
+        assert service.retry("long").state is TaskState.READY
     assert not _alive(int(child.read_text()))
 
 

@@ -1,0 +1,311 @@
+"""Hours and money: what was spent, what is still to come, and whether a start would be too much.
+
+Pure, from one snapshot and the present time. A machine is paid for by the hour whatever runs on
+it, so money is counted twice over: by task (its own hours at its machine's price) and by host (the
+hours in which anything ran there, each counted once, and the whole time since it was bound).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING
+
+from state import AttemptState, Snapshot, Task, TaskKind, TaskState, UnknownHost
+from state.graph import family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from state import Attempt, HostBinding, Rental
+
+HOUR = 3600.0
+LEFT_TO_DO = frozenset(
+    {
+        *(TaskState.DRAFT, TaskState.BLOCKED, TaskState.READY, TaskState.GATED),
+        *(TaskState.FAILED, TaskState.STALE, TaskState.ATTENTION),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """How long one attempt of a task takes, and how that is known."""
+
+    seconds: float
+    source: str
+    """`measured` on an attempt that went well, or `stated` in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCost:
+    """One task, as far as time and money go. `usd` is None where no price is known."""
+
+    task: str
+    host: str | None
+    state: str
+    hours: float
+    usd: float | None
+    bytes: int
+    to_come: Estimate | None
+    to_come_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCost:
+    """One machine behind a role: what it costs, and what is still to run on it."""
+
+    role: str
+    machine: str
+    usd_per_hour: float | None
+    ends_at: str | None
+    bound_hours: float
+    bound_usd: float | None
+    """The whole time since it was bound, idle or not."""
+    busy_hours: float
+    to_come_hours: float
+    """Of tasks whose time is known, one after the other."""
+    to_come_usd: float | None
+    fits: bool | None
+    """Whether that fits before its rental ends; None when it has no end."""
+    gpus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Everything, and the budget it is held against."""
+
+    tasks: tuple[TaskCost, ...]
+    hosts: tuple[HostCost, ...]
+    spent_hours: float
+    spent_usd: float
+    earlier_usd: float
+    """Of `spent_usd`: for machines that were given back."""
+    budget: dict[str, float]
+
+
+def measure(snapshot: Snapshot, now: datetime) -> Costs:
+    """The whole account."""
+    estimates = Estimates(snapshot)
+    tasks = tuple(
+        _task_cost(snapshot, task, estimates, now) for task in snapshot.tasks if not task.removed
+    )
+    hosts = tuple(_host_cost(snapshot, host, tasks, now) for host in snapshot.hosts)
+    earlier = sum(
+        _rental_usd(rental, now) or 0.0 for rental in snapshot.rentals if rental.until is not None
+    )
+    return Costs(
+        tasks=tasks,
+        hosts=hosts,
+        spent_hours=sum(task.hours for task in tasks),
+        spent_usd=earlier + sum(host.bound_usd or 0.0 for host in hosts),
+        earlier_usd=earlier,
+        budget=json.loads(snapshot.meta.extra.get("budget", "{}")),
+    )
+
+
+# -- before a start ---------------------------------------------------------------------------
+
+
+def too_much(snapshot: Snapshot, task: Task, now: datetime) -> str:
+    """Why starting the task now would break a budget or outlast a rental; empty if it would not."""
+    budget = task.definition.get("budget") or {}
+    total = json.loads(snapshot.meta.extra.get("budget", "{}"))
+    try:
+        host = snapshot.host(task.role or "")
+    except UnknownHost:
+        host = None
+    if not budget and not total and (host is None or host.ends_at is None):
+        return ""
+    estimate = Estimates(snapshot).of(task)
+    hours = estimate.seconds / HOUR if estimate else 0.0
+    takes = f"needs about {spell(hours)} ({estimate.source})" if estimate else "has no estimate"
+    if host is not None and host.ends_at is not None and task.kind is not TaskKind.SERVICE:
+        left = (parse(host.ends_at) - now).total_seconds() / HOUR
+        if left <= 0:
+            return f"the rental of {host.role} ended at {host.ends_at}"
+        if hours > left:
+            return f"it {takes}, and the rental of {host.role} ends in {spell(left)}"
+    own_hours = sum(_seconds(attempt, now) for attempt in snapshot.attempts_of(task.id)) / HOUR
+    price = host.usd_per_hour if host else None
+    found = _beyond(budget, own_hours, own_hours * (price or 0.0), hours, price, "its budget")
+    if found or not total:
+        return f"it {takes}; {found}" if found else ""
+    costs = measure(snapshot, now)
+    found = _beyond(total, costs.spent_hours, costs.spent_usd, hours, price, "the budget")
+    return f"it {takes}; {found}" if found else ""
+
+
+def _beyond(
+    budget: dict[str, float],
+    spent_hours: float,
+    spent_usd: float,
+    hours: float,
+    price: float | None,
+    whose: str,
+) -> str:
+    most = budget.get("hours")
+    if most is not None and (spent_hours + hours > most or spent_hours >= most):
+        return f"{whose} is {spell(most)}, and {spell(spent_hours)} are spent"
+    most, money = budget.get("usd"), hours * (price or 0.0)
+    if most is not None and (spent_usd + money > most or spent_usd >= most):
+        more = f" and it would cost ${money:,.2f}" if money else ""
+        return f"{whose} is ${most:,.2f}, and ${spent_usd:,.2f} are spent{more}"
+    return ""
+
+
+def is_allowed(snapshot: Snapshot, task: Task) -> bool:
+    """Whether a person said yes to this start; the next one is asked for anew."""
+    latest = snapshot.latest_attempt(task.id)
+    attempts = latest.number if latest else 0
+    return any(
+        yes.about == "budget"
+        and yes.task == task.id
+        and yes.definition_hash == task.definition_hash
+        and yes.attempts == attempts
+        for yes in snapshot.approvals
+    )
+
+
+# -- estimates --------------------------------------------------------------------------------
+
+
+class Estimates:
+    """How long tasks take: measured where it can be, else as the file says."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._by_task: defaultdict[str, list[float]] = defaultdict(list)
+        self._by_family: defaultdict[str, list[float]] = defaultdict(list)
+        for attempt in snapshot.attempts:
+            if attempt.state is AttemptState.VERIFIED and attempt.ended_at:
+                took = _between(attempt.created_at, attempt.ended_at)
+                self._by_task[attempt.task].append(took)
+                self._by_family[family_of(attempt.task)].append(took)
+
+    def of(self, task: Task) -> Estimate | None:
+        """Of the task itself, else of others of its family, else as stated; None if unknown."""
+        for known in (self._by_task.get(task.id), self._by_family.get(family_of(task.id))):
+            if known:
+                return Estimate(seconds=median(known), source="measured")
+        stated = task.definition.get("estimate_s")
+        return None if stated is None else Estimate(seconds=float(stated), source="stated")
+
+
+# -- the rows ---------------------------------------------------------------------------------
+
+
+def _task_cost(snapshot: Snapshot, task: Task, estimates: Estimates, now: datetime) -> TaskCost:
+    attempts = snapshot.attempts_of(task.id)
+    hours = sum(_seconds(attempt, now) for attempt in attempts) / HOUR
+    paid = [_attempt_usd(snapshot, attempt, now) for attempt in attempts]
+    known = [usd for usd in paid if usd is not None]
+    to_come = estimates.of(task) if task.state in LEFT_TO_DO else None
+    price = _price(snapshot, task.role)
+    stored = sum(item.size for item in snapshot.artifacts if item.task == task.id)
+    size = task.out.get("bytes")
+    return TaskCost(
+        task=task.id,
+        host=task.role,
+        state=task.state.value,
+        hours=hours,
+        usd=sum(known) if known else None,
+        bytes=stored or (int(size) if isinstance(size, int | float) else 0),
+        to_come=to_come,
+        to_come_usd=None if to_come is None or price is None else to_come.seconds / HOUR * price,
+    )
+
+
+def _host_cost(
+    snapshot: Snapshot, host: HostBinding, tasks: Sequence[TaskCost], now: datetime
+) -> HostCost:
+    rentals = [rental for rental in snapshot.rentals if rental.role == host.role]
+    bound = next((rental for rental in rentals if rental.until is None), None)
+    coming = sum(t.to_come.seconds for t in tasks if t.host == host.role and t.to_come) / HOUR
+    price = host.usd_per_hour
+    left = None if host.ends_at is None else (parse(host.ends_at) - now).total_seconds() / HOUR
+    return HostCost(
+        role=host.role,
+        machine=host.machine,
+        usd_per_hour=price,
+        ends_at=host.ends_at,
+        bound_hours=_between(bound.since, now.isoformat()) / HOUR if bound else 0.0,
+        bound_usd=_rental_usd(bound, now) if bound else None,
+        busy_hours=busy_seconds(_of_host(snapshot, host.role), now) / HOUR,
+        to_come_hours=coming,
+        to_come_usd=None if price is None else coming * price,
+        fits=None if left is None else coming <= left,
+        gpus=_gpus(host),
+    )
+
+
+def _gpus(host: HostBinding) -> str:
+    names = [str(gpu.get("name", "GPU")) for gpu in host.facts.get("gpus") or ()]
+    kinds = dict.fromkeys(names)
+    return ", ".join(f"{names.count(kind)} x {kind}" for kind in kinds)
+
+
+def _of_host(snapshot: Snapshot, role: str) -> list[Attempt]:
+    return [attempt for attempt in snapshot.attempts if attempt.host == role]
+
+
+def busy_seconds(attempts: Iterable[Attempt], now: datetime) -> float:
+    """The time in which at least one of them ran."""
+    spans = sorted(
+        (parse(a.created_at), parse(a.ended_at) if a.ended_at else now) for a in attempts
+    )
+    total, until = 0.0, None
+    for begun, ended in spans:
+        start = begun if until is None else max(begun, until)
+        total += max(0.0, (ended - start).total_seconds())
+        until = ended if until is None else max(until, ended)
+    return total
+
+
+def _attempt_usd(snapshot: Snapshot, attempt: Attempt, now: datetime) -> float | None:
+    """At the price of the machine that the role had when it began."""
+    at = attempt.created_at
+    for rental in reversed(snapshot.rentals):
+        if rental.role == attempt.host and rental.since <= at:
+            price = rental.usd_per_hour
+            return None if price is None else _seconds(attempt, now) / HOUR * price
+    return None
+
+
+def _rental_usd(rental: Rental, now: datetime) -> float | None:
+    if rental.usd_per_hour is None:
+        return None
+    return _between(rental.since, rental.until or now.isoformat()) / HOUR * rental.usd_per_hour
+
+
+def _price(snapshot: Snapshot, role: str | None) -> float | None:
+    try:
+        return snapshot.host(role or "").usd_per_hour
+    except UnknownHost:
+        return None
+
+
+def _seconds(attempt: Attempt, now: datetime) -> float:
+    return _between(attempt.created_at, attempt.ended_at or now.isoformat())
+
+
+def _between(begun: str, ended: str) -> float:
+    return max(0.0, (parse(ended) - parse(begun)).total_seconds())
+
+
+def parse(text: str) -> datetime:
+    """A stored time."""
+    return datetime.fromisoformat(text)
+
+
+def spell(hours: float) -> str:
+    """`17 h`, `3 h 10 min`, `25 min`, `40 s`."""
+    seconds = round(hours * HOUR)
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes % 60 else f"{minutes // 60} h"

@@ -1,0 +1,158 @@
+"""Which ready tasks may start now, and what the others wait for. Pure: from one snapshot.
+
+Three things hold a ready task back: a resource that another task has on the same machine, room in
+its shared memory, and limits on how many jobs run at once. The answer names who has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from runbook.units import show_bytes
+from state import AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState, UnknownHost
+from state.graph import ready
+from state.transitions import RUNNING, TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+JOBS_PER_HOST = 4
+"""Where `limits.per_host` says nothing."""
+SHM = "shm:"
+NAMED = 4
+GONE = frozenset({FailureClass.LOST_REBOOT, FailureClass.LOST_REBUILT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who may start, in the order of the file, and why the others wait."""
+
+    start: tuple[Task, ...]
+    waiting: Mapping[str, str]
+    """Task -> reason, for ready tasks that something holds back."""
+
+
+def place(
+    snapshot: Snapshot,
+    *,
+    wanted: Callable[[Task], bool] = lambda _task: True,
+    refused: Collection[str] = (),
+) -> Placement:
+    """What limits and exclusive resources allow now.
+
+    Args:
+        wanted: whether a task is in the scope of this run.
+        refused: tasks that could not be started and are not tried again.
+    """
+    room = _Room.of(snapshot)
+    start, waiting = [], {}
+    for task in ready(snapshot):
+        if task.id in refused or not wanted(task):
+            continue
+        why = room.missing(task)
+        if why:
+            waiting[task.id] = why
+        else:
+            room.take(task)
+            start.append(task)
+    return Placement(start=tuple(start), waiting=waiting)
+
+
+def holders(snapshot: Snapshot) -> Iterator[Task]:
+    """Tasks that have their resources now: those that run, and those that may still run."""
+    for task in snapshot.tasks:
+        if task.state in RUNNING:
+            yield task
+        elif task.state is TaskState.ATTENTION and (latest := snapshot.latest_attempt(task.id)):
+            # Lost is not gone: its processes may sit on the GPU until it is swept.
+            unsure = latest.state is AttemptState.LOST and latest.cls not in GONE
+            if unsure or latest.state not in TERMINAL:
+                yield task
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is taken and what is left."""
+
+    machines: dict[str, str]
+    """Role -> machine: two roles may be played by one."""
+    shm_size: dict[str, int]
+    limits: Mapping[str, int]
+    most: int | None
+    held: dict[tuple[str, str], str] = field(default_factory=dict)
+    shm: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    jobs: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Room:
+        limits = json.loads(snapshot.meta.extra.get("limits", "{}"))
+        machines = {host.role: host.epoch or host.machine for host in snapshot.hosts}
+        sizes = {
+            machines[host.role]: int(dict(host.facts.get("shm") or {}).get("size_bytes") or 0)
+            for host in snapshot.hosts
+        }
+        per_host = limits.get("per_host") or {}
+        room = cls(machines=machines, shm_size=sizes, limits=per_host, most=limits.get("global"))
+        for task in holders(snapshot):
+            room.take(task)
+        return room
+
+    def take(self, task: Task) -> None:
+        """The task has its resources, and counts as a job unless it is a service."""
+        role = task.role or ""
+        machine = self.machines.get(role, role)
+        for name in task.resources:
+            if name.startswith(SHM):
+                self.shm[machine][task.id] = int(name.removeprefix(SHM))
+            else:
+                self.held[machine, name] = task.id
+        if task.kind is not TaskKind.SERVICE and task.state is not TaskState.ATTENTION:
+            self.jobs[role].append(task.id)
+
+    def missing(self, task: Task) -> str:
+        """Why it must wait; empty when it need not."""
+        role = task.role or ""
+        machine = self.machines.get(role, role)
+        for name in task.resources:
+            if name.startswith(SHM):
+                if said := self._no_memory(machine, role, int(name.removeprefix(SHM))):
+                    return said
+            elif (machine, name) in self.held:
+                return f"waits for {name} of {role}, which {self.held[machine, name]} has"
+        running = self.jobs[role]
+        limit = self.limits.get(role, JOBS_PER_HOST)
+        if role and len(running) >= limit:
+            return f"waits: {len(running)} of {limit} jobs run on {role} ({_some(running)})"
+        everywhere = [name for names in self.jobs.values() for name in names] if self.most else []
+        if self.most is not None and len(everywhere) >= self.most:
+            return f"waits: {len(everywhere)} of {self.most} jobs run ({_some(everywhere)})"
+        return ""
+
+    def _no_memory(self, machine: str, role: str, wanted: int) -> str:
+        size, held = self.shm_size.get(machine, 0), self.shm[machine]
+        taken = sum(held.values())
+        if not size or taken + wanted <= size:
+            return ""
+        if wanted > size:
+            return f"needs {show_bytes(wanted)} of /dev/shm; {role} has {show_bytes(size)}"
+        return (
+            f"waits for {show_bytes(wanted)} of /dev/shm of {role}: {show_bytes(taken)} of "
+            f"{show_bytes(size)} are for {_some(sorted(held))}"
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def machine_of(snapshot: Snapshot, role: str | None) -> str:
+    """The machine behind a role, as its boot or address; the role itself while none is bound."""
+    try:
+        host = snapshot.host(role or "")
+    except UnknownHost:
+        return role or ""
+    return host.epoch or host.machine
