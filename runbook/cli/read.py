@@ -14,6 +14,7 @@ from runbook.cli.common import answer, json_option, plain
 from runbook.reader import Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from runbook.views import View
@@ -54,11 +55,14 @@ def next_command(workspace: Path, as_json: bool) -> None:
     with Reader.open(workspace) as reader:
         view = reader.view()
     if as_json:
-        answer("next", view.snapshot.revision, {"next": view.next})
+        data = {"next": view.next, "claims": _claims(view)}
+        answer("next", view.snapshot.revision, data)
         return
     if view.next.command:
         report.line(view.next.command)
     report.line(f"# {report.clean(view.next.reason)}")
+    for claim in _claims(view):
+        report.line(f"# {_claim_text(claim)}")
     if view.edited:
         report.line(f"# {EDITED}")
 
@@ -184,9 +188,26 @@ def _graph_data(view: View) -> dict[str, Any]:
         "next": plain(view.next),
         "engine": view.engine,
         "edited": view.edited,
+        "claims": _claims(view),
         "tasks": [_task_row(view, task) for task in view.snapshot.tasks],
         "hosts": [plain(host) for host in view.snapshot.hosts],
     }
+
+
+def _claims(view: View) -> list[dict[str, Any]]:
+    """Those that hold, with the seconds left as this machine judges it."""
+    return [
+        {**plain(claim), "left_s": view.claims[claim.subject]}
+        for claim in view.snapshot.claims
+        if claim.subject in view.claims
+    ]
+
+
+def _claim_text(claim: Mapping[str, Any]) -> str:
+    why = f": {report.clean(claim['reason'])}" if claim["reason"] else ""
+    what = "the whole run" if claim["subject"] == "run" else claim["subject"]
+    left = report.seconds(claim["left_s"])
+    return f"{what} claimed by {report.clean(claim['holder'])}, {left} left{why}"
 
 
 def _task_row(view: View, task: Task) -> dict[str, Any]:
@@ -231,6 +252,8 @@ def _print_graph(view: View) -> None:
         report.line(f"  {task.id:<{width}}  {word}  {said}".rstrip())
     if view.edited:
         report.line(f"\n{EDITED}")
+    for claim in _claims(view):
+        report.line(f"\n{_claim_text(claim)}")
     report.line(f"\nNext: {view.next.command or 'nothing'}  # {report.clean(view.next.reason)}")
 
 
