@@ -26,7 +26,13 @@ CHUNK = 1 << 16
 
 
 class Tunnel:
-    """Listens on loopback. `said` is told when the host is lost and when it answers again."""
+    """Listens on loopback, once something answers on the host's port.
+
+    `said` is told when the host is lost and when it answers again.
+
+    Raises:
+        RemoteError: nothing answers there, or the local port is taken.
+    """
 
     def __init__(
         self,
@@ -45,16 +51,13 @@ class Tunnel:
         self._transport = transport
         self._said = said
         self._lost = False
+        transport.stream_to(port, timeout=OPEN_S).close()
         self._listener = _listen(port, local_port)
         self.local_port = int(self._listener.getsockname()[1])
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.local_port}"
-
-    def check(self) -> None:
-        """Whether something answers on the port. Raises RemoteError."""
-        self._transport.stream_to(self.port, timeout=OPEN_S).close()
 
     def serve(self, stop: threading.Event) -> None:
         """Carries connections until `stop` is set."""

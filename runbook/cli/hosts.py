@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +38,8 @@ def host_command() -> None:
 @click.option(
     "--accept-fingerprint", default="", metavar="SHA256:...", help="Of a host key not known yet."
 )
+@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
+@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
 @json_option
 @click.pass_obj
 def bind_command(
@@ -46,6 +50,8 @@ def bind_command(
     root: str,
     work: str,
     accept_fingerprint: str,
+    usd_per_hour: float | None,
+    ends_at: str | None,
     as_json: bool,
 ) -> None:
     """Say which machine plays ROLE: `local`, or user@address.
@@ -57,7 +63,11 @@ def bind_command(
 
     with Service.open(workspace) as service:
         before = service.snapshot()
-        binding = _binding(role, target, port, root, work, service.workspace)
+        binding = replace(
+            _binding(role, target, port, root, work, service.workspace),
+            usd_per_hour=usd_per_hour,
+            ends_at=_moment(ends_at),
+        )
         facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
         if as_json:
             answer("host", service.store.revision(), {"host": binding, "facts": facts})
@@ -69,6 +79,49 @@ def bind_command(
 
 
 host_command.add_command(bind_command, "add")
+
+
+@host_command.command("rent")
+@click.argument("role")
+@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
+@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@json_option
+@click.pass_obj
+def rent_command(
+    workspace: Path, role: str, usd_per_hour: float | None, ends_at: str | None, as_json: bool
+) -> None:
+    """Say what the machine of ROLE costs and when its rental ends. Asks no machine.
+
+    What cannot end before that, or would cost more than the budget of the runbook, waits for a yes.
+
+    Example: runbook host rent gpu --usd-per-hour 18 --ends-at 2026-03-09T18:00:00Z
+    """
+    from runbook.service import Service
+
+    if usd_per_hour is None and ends_at is None:
+        raise RunbookError("Nothing to keep.", hint="Give --usd-per-hour, --ends-at, or both.")
+    with Service.open(workspace) as service:
+        binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=_moment(ends_at))
+        if as_json:
+            answer("host", service.store.revision(), {"host": binding})
+            return
+    price = "no price" if binding.usd_per_hour is None else f"${binding.usd_per_hour:,.2f} an hour"
+    report.line(f"{role}: {price}, {binding.ends_at or 'no end'}")
+
+
+def _moment(text: str | None) -> str | None:
+    """A time that a person gave, as it is stored."""
+    from state.ids import stamp
+
+    if text is None:
+        return None
+    try:
+        return stamp(datetime.fromisoformat(text))
+    except ValueError:
+        raise RunbookError(
+            f"`{text}` is no time with a zone.",
+            hint="Write 2026-03-09T18:00:00Z, or +01:00 instead of Z.",
+        ) from None
 
 
 def _binding(
@@ -274,7 +327,6 @@ def tunnel_command(workspace: Path, role: str, port: int, local_port: int | None
             local_port=local_port,
             said=lambda text: report.line(report.clean(text)),
         )
-        tunnel.check()
         report.line(f"{tunnel.url} is port {port} of {role} ({host.label}). Leave with ctrl+c.")
         tunnel.serve(threading.Event())
     except KeyboardInterrupt:
