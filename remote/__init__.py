@@ -9,8 +9,10 @@ from remote.errors import (
     HostKeyChanged,
     HostKeyUnknown,
     LaunchFailed,
+    NoRoom,
     RemoteError,
     StaleGeneration,
+    TransferFailed,
     Unreachable,
     UnsupportedHost,
 )
@@ -35,5 +37,6 @@ __all__ = [
     "CheckResult", "Claim", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
     "Shrunk", "StopReport",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
-    "LaunchFailed", "RemoteError", "StaleGeneration", "Unreachable", "UnsupportedHost",
+    "LaunchFailed", "NoRoom", "RemoteError", "StaleGeneration", "TransferFailed",
+    "Unreachable", "UnsupportedHost",
 ]  # fmt: skip

@@ -14,13 +14,16 @@ import secrets as random_source
 import time
 from typing import TYPE_CHECKING, Any
 
+from remote import transfer
 from remote.archive import archive
 from remote.errors import (
     CommandFailed,
     HostFenceHeld,
     LaunchFailed,
+    NoRoom,
     RemoteError,
     StaleGeneration,
+    TransferFailed,
     Unreachable,
     UnsupportedHost,
 )
@@ -37,7 +40,8 @@ from remote.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from remote.transport import Transport
 
@@ -97,6 +101,7 @@ class Host:
 
     def facts(self) -> dict[str, Any]:
         """What the machine has: CPUs, memory, disks, GPUs, Python, limits; how its clock goes."""
+        self.identity()  # finds Python and puts the program there: that is not to be timed
         before = time.time()
         facts: dict[str, Any] = self._verb("facts", {}, timeout=ROUND_TRIP_S)["facts"]
         after = time.time()
@@ -269,6 +274,56 @@ class Host:
     def read_file(self, path: str, limit: int) -> bytes:
         return base64.b64decode(self._verb("read_file", {"path": path, "limit": limit})["data"])
 
+    def push(
+        self,
+        local: Path,
+        remote: str,
+        *,
+        progress: Callable[[transfer.Progress], None] | None = None,
+        headroom: int = transfer.HEADROOM,
+        patience_s: float = transfer.PATIENCE_S,
+    ) -> transfer.Report:
+        """Send a file or a tree to exactly this path; the same call goes on after a cut.
+
+        Raises:
+            NoRoom: the space there, less the headroom, is short.
+            Unreachable: no block arrived for `patience_s`. What arrived is kept.
+        """
+        return transfer.push(
+            self, local, remote, progress=progress, headroom=headroom, patience_s=patience_s
+        )
+
+    def pull(
+        self,
+        remote: str,
+        local: Path,
+        *,
+        progress: Callable[[transfer.Progress], None] | None = None,
+        headroom: int = transfer.HEADROOM,
+        patience_s: float = transfer.PATIENCE_S,
+    ) -> transfer.Report:
+        """Fetch a file or a tree from the host, as `push` sends one."""
+        return transfer.pull(
+            self, remote, local, progress=progress, headroom=headroom, patience_s=patience_s
+        )
+
+    def transfer_verb(
+        self, verb: str, body: Mapping[str, Any], *, raw: bytes, timeout: float
+    ) -> dict[str, Any]:
+        """One request of a transfer, on the connection that no poll waits for."""
+        answer = self._verb(
+            verb, body, timeout=timeout, refusals=True, raw=raw, transport=self.transport.bulk()
+        )
+        if answer["ok"]:
+            return answer
+        if answer["error"] == "cut":
+            raise Unreachable(f"{self.label}: {answer['message']}")
+        if answer["error"] == "no_room":
+            need, free = answer["need"], answer["free"]
+            where, headroom = f"{body['path']} on {self.label}", int(body["headroom"])
+            raise NoRoom(where, need=need, free=free, headroom=headroom)
+        raise TransferFailed(f"{self.label} cannot go on with it: {answer['message']}")
+
     def close(self) -> None:
         self.transport.close()
 
@@ -281,7 +336,10 @@ class Host:
         *,
         timeout: float = ROUND_TRIP_S,
         refusals: bool = False,
+        raw: bytes = b"",
+        transport: Transport | None = None,
     ) -> dict[str, Any]:
+        transport = transport or self.transport
         self._connect()
         path, digest = self._program()
         mark = random_source.token_hex(16)
@@ -294,11 +352,11 @@ class Host:
             "inject": self._inject,
             "limit_s": int(timeout),
         }
-        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode() + b"\n"
-        result = self.transport.run(argv, input=data, timeout=timeout)
+        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode() + b"\n" + raw
+        result = transport.run(argv, input=data, timeout=timeout)
         if result.code == 2 and b"can't open file" in result.err:
             self._push(path, digest)
-            result = self.transport.run(argv, input=data, timeout=timeout)
+            result = transport.run(argv, input=data, timeout=timeout)
         answer = _unframe(result.out, request["begin"], request["end"])
         if answer is None:
             self._python = ""  # perhaps it was replaced: look again with the next request
@@ -360,11 +418,15 @@ def _job_status(found: Mapping[str, Any]) -> JobStatus:
 def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     """The object between the marks; None when it did not come whole."""
     _, opened, rest = out.partition(begin.encode())
-    body, closed, _ = rest.partition(end.encode())
+    body, closed, after = rest.partition(end.encode())
     if not (opened and closed):
         return None
     try:
         value: dict[str, Any] = json.loads(body)
     except ValueError:
         return None
+    size = value.get("raw_size", 0)
+    if size:  # the content of files, after the line that ends the answer
+        value["raw"] = after[1 : 1 + size]
+        return value if len(value["raw"]) == size else None
     return value

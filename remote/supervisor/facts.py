@@ -10,31 +10,18 @@ import resource
 import shutil
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from remote.supervisor.base import wall_clock
-from remote.supervisor.children import in_child
-from remote.supervisor.files import disk, free_bytes
+from remote.supervisor.disks import mounts
+from remote.supervisor.files import free_bytes
 from remote.supervisor.gpus import cuda, gpus, topology
 from remote.supervisor.identity import fact
+from remote.supervisor.memory import memory, number_of, shared_memory
 
 if TYPE_CHECKING:
     from remote.supervisor.base import JSON
-
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written
-
-NETWORK_TYPES = re.compile(r"nfs|cifs|smb|fuse|9p|ceph|lustre|gpfs|beegfs|glusterfs|afs|virtiofs")
-
-PSEUDO_TYPES = frozenset(
-    ["proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "securityfs", "debugfs", "tracefs",
-     "configfs", "fusectl", "pstore", "bpf", "binfmt_misc", "autofs", "hugetlbfs", "nsfs",
-     "rpc_pipefs", "efivarfs", "devtmpfs", "selinuxfs"]
-)  # fmt: skip
-
-
-def number_of(path: str) -> int | None:
-    text = fact(path)
-    return int(text) if text.isdigit() else None
 
 
 def verb_facts(request: JSON, workspace: str) -> JSON:
@@ -81,77 +68,6 @@ def cpu() -> JSON:
         "count": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup_cpus": quota,
         "model": model.group(1) if model else "", "load": os.getloadavg()[0],
     }  # fmt: skip
-
-
-def cgroup_memory() -> tuple[int | None, int | None]:
-    """Limit and use of our memory group; None where there is none."""
-    places = [("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current")]
-    for line in fact("proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if not controllers:
-            base = "/sys/fs/cgroup" + path.rstrip("/")
-            places.insert(0, (base + "/memory.max", base + "/memory.current"))
-        elif "memory" in controllers.split(","):
-            places.extend(
-                (base + "/memory.limit_in_bytes", base + "/memory.usage_in_bytes")
-                for base in ("/sys/fs/cgroup/memory" + path, "/sys/fs/cgroup/memory")
-            )
-    for limit, used in places:
-        value = number_of(limit)
-        if value is not None and value < 1 << 60:
-            return value, number_of(used)
-    return None, None
-
-
-def memory() -> JSON:
-    lines = dict(re.findall(r"^(\w+):\s+(\d+)", fact("proc/meminfo"), re.MULTILINE))
-    limit, used = cgroup_memory()
-    return {
-        "total_bytes": int(lines.get("MemTotal", 0)) * 1024,
-        "available_bytes": int(lines.get("MemAvailable", 0)) * 1024,
-        "swap_bytes": int(lines.get("SwapTotal", 0)) * 1024,
-        "cgroup_limit_bytes": limit, "cgroup_used_bytes": used,
-    }  # fmt: skip
-
-
-def shared_memory() -> JSON:
-    """Its size is a promise; the memory behind it is what can be had."""
-    try:
-        info = os.statvfs(SHARED_MEMORY)
-    except OSError:
-        return {"size_bytes": 0, "free_bytes": 0, "memory_behind_bytes": 0}
-    behind = memory()
-    available = behind["available_bytes"]
-    if behind["cgroup_limit_bytes"] is not None and behind["cgroup_used_bytes"] is not None:
-        left = behind["cgroup_limit_bytes"] - behind["cgroup_used_bytes"]
-        available = max(0, min(available, left))
-    return {
-        "size_bytes": info.f_blocks * info.f_frsize, "free_bytes": info.f_bavail * info.f_frsize,
-        "memory_behind_bytes": available,
-    }  # fmt: skip
-
-
-def mounts() -> list[JSON]:
-    """The mount table is read without touching the mounts; each is then asked with a deadline."""
-    found: list[JSON] = []
-    for line in fact("proc/self/mountinfo").splitlines():
-        fields = line.split()
-        dash = fields.index("-")
-        kind, path = fields[dash + 1], fields[4].encode().decode("unicode_escape")
-        if kind in PSEUDO_TYPES or path.startswith(("/proc", "/sys")):
-            continue
-        one: JSON = {
-            "path": path, "type": kind, "network": bool(NETWORK_TYPES.search(kind)),
-            "read_only": "ro" in fields[5].split(","),
-        }  # fmt: skip
-        # A local disk answers at once; only others are worth a child each.
-        if one["network"]:
-            answered, value = in_child(lambda path=path: disk(path), 3.0)  # type: ignore[misc]
-            one.update(value if answered else {"hung": True})
-        else:
-            one.update(disk(path))
-        found.append(one)
-    return found[:200]
 
 
 def container() -> str:

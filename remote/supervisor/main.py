@@ -18,7 +18,8 @@ VERBS: Dict[str, str] = {
     "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop", "extend": "stop",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "resources": "resources", "facts": "facts", "checks": "checks",
-    "collect_garbage": "garbage",
+    "collect_garbage": "garbage", "list": "transfer", "hashes": "transfer",
+    "put_open": "transfer", "put": "transfer", "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
 
 
