@@ -23,7 +23,7 @@ test: dev serve system check  ## set up, then lint, types, import contracts, and
 	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest $(PYTEST_ARGS)
 
 soak: dev system  ## long campaigns: many more kills (RUNBOOK_KILLS, RUNBOOK_SEED)
-	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-200} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults
+	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults
 
 check: dev  ## format, lint, types, import contracts
 	$(ENVS)/dev/bin/ruff format --check -q .

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
-KILLS = int(os.environ.get("RUNBOOK_KILLS", "8"))
+KILLS = min(200, int(os.environ.get("RUNBOOK_KILLS", "8")))
+"""Of one `runbook run` after the other; `test_kill_soak` kills many at once."""
 TASKS = """\
   probe:
     title: Probe
