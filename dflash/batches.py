@@ -256,7 +256,12 @@ class Batches:
         return TargetRows(input_ids=torch.from_numpy(ids), lengths=torch.tensor(lengths))
 
     def drafter_rows(
-        self, batch: MicroBatch, *, fixed: bool = False, context_tokens: int | None = None
+        self,
+        batch: MicroBatch,
+        *,
+        fixed: bool = False,
+        context_tokens: int | None = None,
+        anchors: int | None = None,
     ) -> DrafterRows:
         """Blocks and context of a micro-batch.
 
@@ -264,9 +269,10 @@ class Batches:
             fixed: Invalid blocks at the end up to `batch_docs * anchors_per_doc`, or to the next of
                 a few numbers under a budget, so that compiled kernels see few shapes. Without it
                 only real blocks are there.
+            anchors: At most so many blocks a document, instead of `anchors_per_doc`.
             context_tokens: Pad the context to this many tokens (also for one shape).
         """
-        parts = [self._document(batch, i) for i in range(len(batch.rows))]
+        parts = [self._document(batch, i, anchors) for i in range(len(batch.rows))]
         if fixed:
             real = sum(len(part["slot"]) for part in parts) // self.block_size
             parts.append(self._filler(self._fixed_blocks(real) - real))
@@ -308,11 +314,11 @@ class Batches:
             "pos": slots,
         }
 
-    def _document(self, batch: MicroBatch, i: int) -> dict[str, np.ndarray]:
+    def _document(self, batch: MicroBatch, i: int, most: int | None) -> dict[str, np.ndarray]:
         row, size = batch.rows[i], self.block_size
         anchors = sample_anchors(
             row.loss_mask,
-            count=self.anchors_per_doc,
+            count=self.anchors_per_doc if most is None else most,
             seed=self.seed,
             epoch=batch.epoch,
             document=batch.documents[i],

@@ -2,6 +2,7 @@
 
     OUT/step-000120/{model.safetensors, config.json, training_state.pt, provenance.json}
     OUT/latest                                  the name of the newest one
+    OUT/best                                    of the one with the best held-out acceptance
 
 Written aside, fsynced, renamed. After a kill or a full disk the previous checkpoint is untouched
 and what was begun is removed by the next run.
@@ -22,11 +23,12 @@ from dflash.errors import DflashError
 from dflash.files import sync_folder, write_aside, write_json, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from dflash.drafter import Drafter
 
-STATE, PROVENANCE, LATEST = "training_state.pt", "provenance.json", "latest"
+STATE, PROVENANCE, LATEST, BEST = "training_state.pt", "provenance.json", "latest", "best"
 PARTIAL = ".partial-"
 
 
@@ -38,29 +40,60 @@ def save_checkpoint(
     *,
     provenance: dict[str, Any],
     keep: int,
+    held: Collection[str] = (),
 ) -> Path:
-    """Write OUT/step-N and point `latest` at it; afterwards drop all but the newest `keep`."""
+    """Write OUT/step-N and point `latest` at it; afterwards drop all but the newest `keep`.
+
+    On a full disk the older ones go first, all but the newest and those `held`, and it is tried
+    once more.
+    """
     final = out / f"step-{step:06d}"
     if not final.exists():  # a kill after the rename: the same step, already whole
-        aside = out / f"{PARTIAL}{final.name}"
-        shutil.rmtree(aside, ignore_errors=True)
         try:
-            save_drafter(drafter, aside)
-            with write_aside(aside / STATE) as handle:
-                torch.save(state, handle)
-            write_json(aside / PROVENANCE, provenance)
-            aside.rename(final)
-        except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise DflashError(
-                f"Cannot save {final}: {error}.",
-                "The previous checkpoint is whole. Free space and run the same command again.",
-            ) from error
-        sync_folder(out)
+            _write(final, drafter, state, provenance)
+        except (OSError, RuntimeError) as error:  # torch has its own error for a failed write
+            if not _drop(out, 1, held):
+                raise _cannot(final, error) from error
+            try:
+                _write(final, drafter, state, provenance)
+            except (OSError, RuntimeError) as again:
+                raise _cannot(final, again) from again
     write_text(out / LATEST, final.name + "\n")
-    for old in checkpoints(out)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    _drop(out, keep, held)
     return final
+
+
+def _write(
+    final: Path, drafter: Drafter, state: dict[str, Any], provenance: dict[str, Any]
+) -> None:
+    aside = final.with_name(f"{PARTIAL}{final.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        save_drafter(drafter, aside)
+        with write_aside(aside / STATE) as handle:
+            torch.save(state, handle)
+        write_json(aside / PROVENANCE, provenance)
+        aside.rename(final)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    sync_folder(final.parent)
+
+
+def _cannot(final: Path, error: Exception) -> DflashError:
+    said = str(error).splitlines()[0][:200]
+    return DflashError(
+        f"Cannot save {final}: {said}.",
+        "The previous checkpoint is whole. Free space and run the same command again.",
+    )
+
+
+def _drop(out: Path, keep: int, held: Collection[str]) -> int:
+    """Remove all but the newest `keep`, and those held; how many went."""
+    old = [path for path in checkpoints(out)[:-keep] if path.name not in held]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(old)
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -82,7 +115,8 @@ def remove_partial(out: Path) -> None:
 def load_state(folder: Path) -> dict[str, Any]:
     """The training state; never unpickles anything but tensors and plain values."""
     try:
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        # Mapped: a rank that keeps a slice of the optimiser reads no more than that.
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise DflashError(
             f"{folder / STATE} cannot be read: {str(error)[:200]}",

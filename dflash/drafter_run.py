@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import DflashError, Interrupted
-from dflash.files import write_json
+from dflash.errors import Interrupted
 from dflash.meter import Meter
 from dflash.prefetch import Prefetch
-from dflash.progress import Progress
-from dflash.run_plan import schedule_of
-from dflash.train_config import contract_changes
+from dflash.run_plan import first_step, schedule_of
+from dflash.run_record import RunRecord
+from dflash.validation import HeldOut
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from dflash.target_weights import TargetEnds
     from dflash.train_config import TrainConfig
 
-SUMMARY, METRICS = "train.json", "metrics.jsonl"
-
 
 class DrafterRun:
     """One drafter rank: model, optimiser, feed, and the loop over steps."""
@@ -48,23 +44,22 @@ class DrafterRun:
         self.group: Any = None
         if role.world > 1:
             self.group = dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])
-        self.progress = Progress(echo=sys.stderr) if role.leads else Progress("/dev/null")
-        self.metrics = Progress(self.out / METRICS) if role.leads else Progress("/dev/null")
-        self.progress.emit("phase", message="loading the target")
         self.newest = latest_checkpoint(self.out)
+        self.record = RunRecord(config, role, made, step=first_step(config))
         self.drafter = self._drafter()
         self.optimiser, self.reducer = optimiser_for(self.drafter, config, self.group)
         self.scale: torch.Tensor | None = None  # known from the first micro-batch on
         self.step, self.elapsed_before, self.tokens = 0, 0.0, 0
         if self.newest is not None:
             self._resume(self.newest)
+        self.held_out = HeldOut(config, made)
         self.ends: TargetTaps | TargetEnds
         self.feed: Feed
+        self.record.phase("loading the target")
         self._connect()
         self.options = self._loss_options()
         self.fixed = self._needs_one_shape()
         self.sample = self._sampled_head()
-        self.last: dict[str, Any] = {}
         self.meter = Meter(
             role, types.device, made.shape, made.weights.config, config.anchors_per_doc
         )
@@ -89,9 +84,11 @@ class DrafterRun:
         if self.role.colocated:
             model = frozen_target(self.config, types)
             self.ends = TargetTaps(model, shape.target_layer_ids)
+            self.held_out.compute(self.role, self.ends, types.wire)
             self.feed = LocalFeed(self.ends, self.plan.batches, types.wire)
             return
         self.ends = TargetEnds(self.plan.weights, types.target, types.device)
+        self.held_out.receive(self.role, types)
         self.feed = RingFeed(
             schedule_of(self.config, self.role, self.plan, self.step),
             self.role.drafter,
@@ -116,7 +113,7 @@ class DrafterRun:
         )
 
     def _needs_one_shape(self) -> bool:
-        """Whether missing blocks are filled up: compiled flex attention stalls on each new shape."""
+        """Whether missing blocks are filled up: compiled flex attention stalls on new shapes."""
         from dflash.fused_layer import fused_works
 
         flex = self.config.attention == "flex"
@@ -135,27 +132,15 @@ class DrafterRun:
         )
 
     def _resume(self, folder: Path) -> None:
-        import torch
-
         from dflash.checkpoint import load_state
         from dflash.initial import fold_scale
 
-        state = load_state(folder)
-        changes = contract_changes(state["config"], self.config)
-        if state["total"] != self.plan.total:
-            changes.append(f"steps in all: {state['total']} then, {self.plan.total} now")
-        if state["data"] != self.plan.fingerprint:
-            changes.append("the training data is another")
-        if changes:
-            raise DflashError(
-                f"{folder} is of a different run: {'; '.join(changes)}.",
-                "Restore the old options to resume, or choose another --out "
-                "(with --init-from to start from these weights).",
-            )
+        state = load_state(folder)  # of this run: the plan has made sure
         self.scale = state["scale"].to(self.types.device)
         fold_scale(self.drafter, 1 / self.scale)
         self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["rng"])
+        if self.role.drafter < len(state["rng"]):
+            set_rng(state["rng"][self.role.drafter])
         self.step, self.tokens = int(state["step"]), int(state["tokens"])
         self.elapsed_before = float(state["elapsed_s"])
 
@@ -187,23 +172,24 @@ class DrafterRun:
         self.loader.close()
         if self.step < self.plan.total:
             self.feed.stop(self.step * self.config.micro_batches)
+        self.record.close()
         if ended == "signal":
             raise Interrupted(
                 f"Stopped by a signal after step {self.step} of {self.plan.total}; saved.",
                 "Run the same command again to go on.",
             )
         message = "trained" if ended == "steps" else "time is up"
-        self.progress.emit(
+        self.record.progress.emit(
             "done",
             done=self.step,
             total=self.plan.total,
             unit="steps",
             message=message,
-            metrics=self.last,
+            metrics=self.record.last,
         )
 
     def _one_step(self) -> None:
-        from dflash.optim import learning_rate
+        from dflash.schedule import learning_rate
 
         count, totals = self.config.micro_batches, []
         deliveries: list[Delivery] = []
@@ -220,7 +206,7 @@ class DrafterRun:
             deliveries.append(delivery)
             totals.append(sums.totals())
         total = self._sum_over_drafters(sum(totals[1:], totals[0]))
-        rate = learning_rate(self.step, self.plan.total, self.config)
+        rate = learning_rate(self.step, self.plan.total, self.config, warmup=self.plan.warmup)
         report = self.optimiser.step(rate, divisor=max(float(total[1]), 1e-9))
         self.step += 1
         self.tokens += sum(map(self.plan.batches.tokens_of, range(first, first + count)))
@@ -332,7 +318,7 @@ class DrafterRun:
         loss, divisor, accepted, blocks = total[:4].tolist()
         right, seen = total[4 : 4 + size], total[4 + size :]
         accuracy = (right / seen.clamp_min(1))[1:].tolist()
-        self.last = {
+        metrics = {
             "loss": loss / max(divisor, 1e-9),
             "acceptance": 1 + accepted / max(blocks, 1),
             "slot_accuracy": accuracy,
@@ -341,23 +327,30 @@ class DrafterRun:
             **self.meter.step(batches, deliveries, seconds),
         }
         if report.skipped:
-            self.last["skipped"] = report.skipped
-        for sink in (self.progress, self.metrics):
-            sink.emit(
-                "step", done=self.step, total=self.plan.total, unit="steps", metrics=self.last
-            )
+            metrics["skipped"] = report.skipped
+        self.record.step(self.step, metrics)
+
+    def _validate(self) -> None:
+        """Held-out scores of the weights as they are; every drafter rank takes part."""
+        if not self.held_out:
+            return
+        self.drafter.eval()
+        scores = self.held_out.scores(
+            self.drafter, self.ends, self._scaled, self.options, self.types, self.group
+        )
+        self.drafter.train()
+        self.record.validated(self.step, scores)
 
     def _save(self, elapsed: float, ended: str) -> None:
-        optimiser = self.optimiser.state_dict()  # in slices, all ranks have a part in it
-        if not self.role.leads:
-            return
-        import torch
-
-        from dflash.checkpoint import provenance_of, save_checkpoint
         from dflash.initial import fold_scale
 
+        if ended != "signal":  # who asks to stop does not wait for that
+            self._validate()
+        optimiser = self.optimiser.state_dict()  # in slices, all ranks have a part in it
+        rng = rng_of_all(self.group)
+        if not self.role.leads:
+            return
         assert self.scale is not None, "a step has set it"
-        fold_scale(self.drafter, self.scale)  # the files hold plain weights
         state = {
             "step": self.step,
             "total": self.plan.total,
@@ -366,29 +359,41 @@ class DrafterRun:
             "data": self.plan.fingerprint,
             "config": self.config.to_json(),
             "optimiser": optimiser,
-            "rng": torch.get_rng_state(),
+            "rng": rng,
             "scale": self.scale.cpu(),
         }
-        known = self.config.to_json()
-        folder = save_checkpoint(
-            self.out,
-            self.step,
-            self.drafter,
-            state,
-            provenance=provenance_of(known) | {"step": self.step, "total": self.plan.total},
-            keep=self.config.keep,
-        )
-        fold_scale(self.drafter, 1 / self.scale)
-        summary = {
-            "checkpoint": str(folder),
-            "step": self.step,
-            "total": self.plan.total,
-            "ended": ended,
-            "tokens": self.tokens,
-            "data": self.plan.fingerprint,
-            "seconds": elapsed,
-            "config": known,
-            "rates": self.meter.rates(),
-            **{k: self.last.get(k) for k in ("loss", "acceptance", "slot_accuracy")},
-        }
-        write_json(self.out / SUMMARY, summary)
+        fold_scale(self.drafter, self.scale)  # the files hold plain weights
+        try:
+            self.record.save(
+                self.drafter,
+                self.step,
+                state,
+                ended=ended,
+                elapsed=elapsed,
+                rates=self.meter.rates(),
+            )
+        finally:
+            fold_scale(self.drafter, 1 / self.scale)
+
+
+def rng_of_all(group: Any) -> list[dict[str, torch.Tensor]]:
+    """The state of torch's generators on every drafter rank, by its number."""
+    import torch
+    import torch.distributed as dist
+
+    own = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        own["cuda"] = torch.cuda.get_rng_state()
+    if group is None:
+        return [own]
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group=group)
+    return found
+
+
+def set_rng(state: dict[str, torch.Tensor]) -> None:
+    import torch
+
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

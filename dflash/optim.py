@@ -1,4 +1,4 @@
-"""AdamW over fp32 masters, the learning-rate schedule, clipping, and the guard against NaN."""
+"""AdamW over fp32 masters, clipping, and the guard against NaN."""
 
 from __future__ import annotations
 
@@ -27,21 +27,6 @@ class StepReport:
     grad_norm: float
     skipped: str
     """The first parameter with a gradient that is not finite; empty when the step was taken."""
-
-
-def learning_rate(step: int, total: int, config: TrainConfig) -> float:
-    """The rate of step 0..total-1: linear warm-up; then cosine, or flat with a cosine tail."""
-    warmup = max(1, round(config.warmup * total))
-    if step < warmup:
-        return config.lr * (step + 1) / warmup
-    if config.schedule == "constant":
-        return config.lr
-    tail = total - warmup if config.schedule == "cosine" else max(1, round(config.decay * total))
-    done = (step - (total - tail)) / max(1, tail)
-    if done <= 0:
-        return config.lr
-    floor = config.lr * config.min_lr_ratio
-    return floor + (config.lr - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 class Optimiser:

@@ -6,16 +6,16 @@ has which device and number types.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash import fingerprints
 from dflash.config import DrafterConfig, choose_mask_token
 from dflash.errors import DflashError
 from dflash.files import read_json
+from dflash.schedule import warmup_steps
 
 if TYPE_CHECKING:
     import torch
@@ -41,16 +41,23 @@ class Plan:
     """Optimiser steps of the whole run."""
     fingerprint: str
     """Of the training data: a resume on other data is refused."""
+    target: str
+    """The fingerprint of the target: likewise."""
+    warmup: int
+    notes: tuple[str, ...] = ()
+    """What a resumed run has changed."""
 
 
 def plan(config: TrainConfig) -> Plan:
     """Open the inputs and decide shape and length of the run."""
     from dflash.batches import Batches
     from dflash.checkpoint import latest_checkpoint
+    from dflash.resume import check_resume
     from dflash.shards import TokenizedSet
 
     weights = target_weights(config)
     data = TokenizedSet(config.data, config.split)
+    fingerprints.check_tokenizer(config, data.manifest)
     newest = latest_checkpoint(Path(config.out))
     source = newest or (Path(config.init_from) if config.init_from else None)
     if source is not None:
@@ -76,14 +83,23 @@ def plan(config: TrainConfig) -> Plan:
         max_length=config.max_length,
         seed=config.seed,
     )
-    return Plan(
+    total = total_steps(config, batches)
+    made = Plan(
         shape=shape,
         weights=weights,
         data=data,
         batches=batches,
-        total=total_steps(config, batches),
-        fingerprint=fingerprint(config),
+        total=total,
+        fingerprint=fingerprints.of_data(config),
+        target=fingerprints.of_target(config.target),
+        warmup=warmup_steps(total, config),
     )
+    if newest is None:
+        return made
+    found = check_resume(
+        newest, config, shape, total=total, data=made.fingerprint, target=made.target
+    )
+    return replace(made, warmup=found.warmup, notes=found.notes)
 
 
 def target_weights(config: TrainConfig) -> TargetWeights | RandomWeights:
@@ -103,13 +119,6 @@ def frozen_target(config: TrainConfig, types: Types) -> Any:
     return load(config.target, types.target, types.device)
 
 
-def fingerprint(config: TrainConfig) -> str:
-    """Of the training data, from its manifest."""
-    manifest = read_json(Path(config.data) / "manifest.json", "tokenized set's manifest")
-    shards = manifest.get("splits", {}).get(config.split, {}).get("shards", [])
-    return hashlib.sha256(json.dumps([s["sha256"] for s in shards]).encode()).hexdigest()
-
-
 def total_steps(config: TrainConfig, batches: Batches) -> int:
     """The smallest of the limits given; whole epochs when none is."""
     limits = []
@@ -119,7 +128,14 @@ def total_steps(config: TrainConfig, batches: Batches) -> int:
         limits.append(int(config.tokens / (batches.mean_tokens * config.micro_batches)))
     if not limits:
         limits.append(batches.in_epochs(config.epochs) // config.micro_batches)
-    return max(1, min(limits))
+    if min(limits) < 1:
+        raise DflashError(
+            f"{config.data} has too few samples: a pass over it makes {batches.per_epoch} "
+            f"micro-batches of {batches.mean_tokens:,.0f} tokens, one step takes "
+            f"{config.micro_batches}.",
+            "Add data, or lower --micro-batches or --batch-tokens, or ask for --steps.",
+        )
+    return min(limits)
 
 
 def _mask_token(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.errors import EXIT_FAILED, DflashError
 from dflash.files import read_json, write_json
-from dflash.progress import write_out
+from dflash.progress import Progress, write_out
 from dflash.train_config import TrainConfig, contract_changes
 from dflash.train_options import add_arguments, config_from
 
@@ -57,6 +57,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         if finished is not None:
             return finished
         remove_partial(out)
+        restore(config)
         plan(config)  # what is wrong with the input is said here, before any process starts
         write_json(out / RUN, config.to_json())
         role = Role.of(config, 0)
@@ -86,10 +87,21 @@ def _only_run(out: Path) -> Iterator[int]:
         yield handle.fileno()
 
 
+def restore(config: TrainConfig) -> None:
+    """On a machine that has no checkpoint yet: the newest that was uploaded."""
+    from dflash.checkpoint import latest_checkpoint
+    from dflash.upload import fetch_latest
+
+    out = Path(config.out)
+    if config.upload and latest_checkpoint(out) is None:
+        tell = Progress(echo=sys.stderr)
+        fetch_latest(config.upload, out, lambda message: tell.emit("phase", message=message))
+
+
 def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
     """The summary of a run that needs nothing more under these options."""
+    from dflash import fingerprints
     from dflash.checkpoint import latest_checkpoint
-    from dflash.run_plan import fingerprint
 
     out = Path(config.out)
     newest = latest_checkpoint(out)
@@ -102,7 +114,7 @@ def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
     limits = ("steps", "tokens", "epochs", "minutes")
     asked = config.to_json()
     unchanged = all(summary["config"].get(name) == asked[name] for name in limits)
-    unchanged = unchanged and summary["data"] == fingerprint(config)
+    unchanged = unchanged and summary["data"] == fingerprints.of_data(config)
     return summary if same and unchanged and summary["ended"] in ("steps", "time") else None
 
 
@@ -148,13 +160,16 @@ def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> Non
     from dflash.ranks import launcher_alive
     from dflash.run_plan import first_step, frozen_target, schedule_of
     from dflash.target import TargetTaps
+    from dflash.validation import HeldOut
 
     dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])  # all ranks must call
     model = frozen_target(config, types)
+    taps = TargetTaps(model, made.shape.target_layer_ids)
+    HeldOut(config, made).send(role, taps, types.wire)
     serve_states(
         schedule_of(config, role, made, first_step(config)),
         role.rank,
-        TargetTaps(model, made.shape.target_layer_ids),
+        taps,
         made.batches,
         dtype=types.wire,
         rank_of_drafter=role.rank_of_drafter,

@@ -84,8 +84,16 @@ class TrainConfig:
     reduce_dtype: str = "float32"
     """Of gradients between drafter ranks; they add up in fp32 either way."""
     ring: int = 2
+    eval_split: str = "heldout"
+    """Documents that are never trained on; where the set has none, nothing is evaluated."""
+    eval_docs: int = 16
+    eval_prompts: int = 4
+    """Held-out prompts that the target continues greedily, for the true acceptance length."""
+    eval_tokens: int = 64
     save_every: int = 500
     keep: int = 3
+    upload: str | None = None
+    """s3://BUCKET/PREFIX for checkpoints, in the background."""
     seed: int = 0
     timeout_s: float = 600.0
 

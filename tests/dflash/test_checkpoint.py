@@ -14,7 +14,8 @@ from dflash import checkpoint
 from dflash.checkpoint import latest_checkpoint, load_state, remove_partial, save_checkpoint
 from dflash.drafter import Drafter, load_drafter
 from dflash.errors import DflashError
-from dflash.optim import PATIENCE, Optimiser, learning_rate
+from dflash.optim import PATIENCE, Optimiser
+from dflash.schedule import learning_rate
 from dflash.train_config import TrainConfig
 from tests.support.tiny_targets import tiny_drafter_config
 

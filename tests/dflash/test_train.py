@@ -17,9 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash.drafter_run import METRICS
 from dflash.errors import DflashError
 from dflash.progress import parse_line
+from dflash.run_record import METRICS
 from dflash.shards import Row, write_shard
 from dflash.train import train
 from dflash.train_config import TrainConfig
@@ -72,7 +72,7 @@ def run_train(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
 def losses(out: Path) -> dict[int, float]:
     """Loss by step, the last word on each."""
     events = [parse_line(line) for line in (out / METRICS).read_text().splitlines()]
-    return {e["done"]: e["metrics"]["loss"] for e in events if e}
+    return {e["done"]: e["metrics"]["loss"] for e in events if e and e["kind"] == "step"}
 
 
 def weights(out: Path, step: int) -> dict[str, torch.Tensor]:

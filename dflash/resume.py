@@ -1,0 +1,98 @@
+"""What a resumed run may change, and what not: a checkpoint goes on as the run that it is of.
+
+Decided from the checkpoint's `provenance.json`, before a process starts or a weight is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dflash.checkpoint import PROVENANCE
+from dflash.errors import DflashError
+from dflash.files import read_json
+from dflash.schedule import tail_begin, warmup_steps, why_not
+from dflash.train_config import contract_changes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dflash.config import DrafterConfig
+    from dflash.train_config import TrainConfig
+
+TOLD = ("targets", "drafters", "colocated", "ring", "shard_optimizer", "reduce_dtype", "target",
+        "data", "backend", "save_every", "keep", "minutes")  # fmt: skip
+"""May change; what changes is said. Paths may, because contents are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """How a run goes on."""
+
+    step: int
+    warmup: int
+    """Steps of the warm-up, as the run began with."""
+    notes: tuple[str, ...]
+
+
+def check_resume(
+    folder: Path,
+    config: TrainConfig,
+    shape: DrafterConfig,
+    *,
+    total: int,
+    data: str,
+    target: str,
+) -> Resumed:
+    """Refuse another run under this one's name, each difference by its own."""
+    saved = read_json(folder / PROVENANCE, "checkpoint's provenance")
+    step, before = int(saved["step"]), int(saved["total"])
+    warmup = int(saved.get("warmup", warmup_steps(before, config)))
+    changes = contract_changes(saved["config"], config)
+    changes += _shape_changes(saved["config"], config, shape)
+    if saved.get("data", data) != data:
+        changes.append("the training data is another")
+    if saved.get("target", target) != target:
+        changes.append("the target is another: its config or weights differ")
+    notes = _told(saved["config"], config)
+    if total != before and not changes:
+        problem = why_not(step, before, total, config, warmup)
+        change = f"steps in all: {before} in the checkpoint, {total} now"
+        if problem:
+            changes.append(f"{change}, but {problem}")
+        else:
+            notes.append(change)
+            if config.schedule == "wsd":
+                begins = tail_begin(total, config, warmup) + 1
+                notes.append(f"the learning rate falls from step {begins} on")
+    if changes:
+        raise DflashError(
+            f"{folder} is of a different run: {'; '.join(changes)}.",
+            "Restore the old options to resume, or choose another --out "
+            "(with --init-from to start from these weights).",
+        )
+    return Resumed(step=step, warmup=warmup, notes=tuple(notes))
+
+
+def _shape_changes(saved: dict[str, Any], config: TrainConfig, shape: DrafterConfig) -> list[str]:
+    """Options that only chose the shape: what they ask for must be what the checkpoint has."""
+    has = {
+        "taps": shape.target_layer_ids,
+        "num_taps": len(shape.target_layer_ids),
+        "mask_token": shape.mask_token_id,
+    }
+    asked = {name: getattr(config, name) for name in has}
+    return [
+        f"{name}: {has[name]!r} in the checkpoint, {asked[name]!r} now"
+        for name in has
+        if asked[name] is not None and asked[name] != has[name]
+    ]
+
+
+def _told(saved: dict[str, Any], config: TrainConfig) -> list[str]:
+    now = config.to_json()
+    return [
+        f"{name}: {saved[name]} before, {now[name]} now"
+        for name in TOLD
+        if name in saved and saved[name] != now[name]
+    ]

@@ -1,0 +1,145 @@
+"""What a run leaves behind: events, metrics, curves, checkpoints, uploads and the summary.
+
+Only the leading drafter rank has one that writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash import curves
+from dflash.checkpoint import BEST, provenance_of, save_checkpoint
+from dflash.files import read_json, write_json, write_text
+from dflash.progress import Progress
+from dflash.upload import Uploader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dflash.drafter import Drafter
+    from dflash.ranks import Role
+    from dflash.run_plan import Plan
+    from dflash.train_config import TrainConfig
+
+SUMMARY, METRICS = "train.json", "metrics.jsonl"
+
+
+class RunRecord:
+    """Everything a reader of the run's folder sees."""
+
+    def __init__(self, config: TrainConfig, role: Role, made: Plan, *, step: int) -> None:
+        self.config, self.plan, self.writes = config, made, role.leads
+        self.out = Path(config.out)
+        self.last: dict[str, Any] = {}
+        self.scores: dict[str, Any] = {}
+        self.uploader: Uploader | None = None
+        self.uploaded: dict[str, Any] | None = None
+        nowhere = Progress("/dev/null")
+        self.progress = Progress(echo=sys.stderr) if role.leads else nowhere
+        self.metrics = Progress(self.out / METRICS) if role.leads else nowhere
+        if not role.leads:
+            return
+        self.board = curves.Board(self.out, step)
+        for note in (*made.notes, *curves.missing()):
+            self.phase(note)
+        if config.upload:
+            self.uploader = Uploader(config.upload, self.phase)
+
+    def phase(self, message: str) -> None:
+        self.progress.emit("phase", message=message)
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self.last = dict(metrics)
+        for sink in (self.progress, self.metrics):
+            sink.emit("step", done=step, total=self.plan.total, unit="steps", metrics=metrics)
+        if self.writes:
+            self.board.add(step, metrics)
+
+    def validated(self, step: int, scores: Mapping[str, Any]) -> None:
+        """Held-out scores of the weights after this step."""
+        self.scores = dict(scores)
+        for sink in (self.progress, self.metrics):
+            sink.emit("phase", done=step, unit="steps", message="held-out", metrics=scores)
+        if self.writes:
+            self.board.add(step, scores)
+
+    def save(
+        self,
+        drafter: Drafter,
+        step: int,
+        state: dict[str, Any],
+        *,
+        ended: str,
+        elapsed: float,
+        rates: Mapping[str, Any],
+    ) -> None:
+        """A checkpoint, `best` when it is that, and the summary; the upload begins."""
+        known = self.config.to_json()
+        held, best = self.scores, self._is_best(f"step-{step:06d}")
+        self.scores = {}
+        facts = {
+            "step": step,
+            "total": self.plan.total,
+            "warmup": self.plan.warmup,
+            "data": self.plan.fingerprint,
+            "target": self.plan.target,
+            "heldout": held,
+        }
+        folder = save_checkpoint(
+            self.out,
+            step,
+            drafter,
+            state,
+            provenance=provenance_of(known) | facts,
+            keep=self.config.keep,
+            held=(self.uploader.holding if self.uploader else set()) | {best},
+        )
+        if best:
+            write_text(self.out / BEST, best + "\n")
+        if self.uploader is not None:
+            self.uploader.offer(folder)
+        write_json(
+            self.out / SUMMARY,
+            {
+                "checkpoint": str(folder),
+                "best": str(self.out / best) if best else None,
+                **facts,
+                "ended": ended,
+                "tokens": state["tokens"],
+                "seconds": elapsed,
+                "config": known,
+                "rates": dict(rates),
+                "upload": self.uploaded,
+                **held,
+                **{key: self.last.get(key) for key in ("loss", "acceptance", "slot_accuracy")},
+            },
+        )
+        curves.draw(self.out / METRICS, self.out / curves.PICTURE)
+
+    def _is_best(self, name: str) -> str:
+        """The name of the best checkpoint once this one is saved; empty when none was scored."""
+        path = self.out / BEST
+        before = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        if not self.scores:
+            return before
+        if before and (self.out / before / "provenance.json").is_file() and before != name:
+            facts = read_json(self.out / before / "provenance.json", "checkpoint's provenance")
+            known = facts.get("heldout", {}).get("heldout_acceptance", 0.0)
+            if known >= self.scores["heldout_acceptance"]:
+                return before
+        return name
+
+    def close(self) -> None:
+        """Wait for the upload; what became of it goes into the summary."""
+        if not self.writes:
+            return
+        self.board.close()
+        if self.uploader is None:
+            return
+        self.uploaded = self.uploader.close()
+        if self.uploaded["problem"]:
+            self.phase(f"not uploaded: {self.uploaded['problem']}")
+        summary = read_json(self.out / SUMMARY, "training summary")
+        write_json(self.out / SUMMARY, summary | {"upload": self.uploaded})
