@@ -149,11 +149,11 @@ def _beyond(
 ) -> str:
     most = budget.get("hours")
     if most is not None and (spent_hours + hours > most or spent_hours >= most):
-        return f"{whose} is {spell(most)}, and {spell(spent_hours)} are spent"
+        return f"{whose} is {spell(most)}, {spell(spent_hours)} are spent"
     most, money = budget.get("usd"), hours * (price or 0.0)
     if most is not None and (spent_usd + money > most or spent_usd >= most):
-        more = f" and it would cost ${money:,.2f}" if money else ""
-        return f"{whose} is ${most:,.2f}, and ${spent_usd:,.2f} are spent{more}"
+        more = f", and it would cost ${money:,.2f}" if money else ""
+        return f"{whose} is ${most:,.2f}, ${spent_usd:,.2f} are spent{more}"
     return ""
 
 

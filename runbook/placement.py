@@ -11,7 +11,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runbook.units import show_bytes
 from state import AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState, UnknownHost
 from state.graph import ready
 from state.transitions import RUNNING, TERMINAL
@@ -132,6 +131,8 @@ class _Room:
         return ""
 
     def _no_memory(self, machine: str, role: str, wanted: int) -> str:
+        from runbook.units import show_bytes  # pydantic comes with it, and most have no need
+
         size, held = self.shm_size.get(machine, 0), self.shm[machine]
         taken = sum(held.values())
         if not size or taken + wanted <= size:

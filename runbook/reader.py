@@ -15,6 +15,7 @@ from runbook.claims import live_claims
 from runbook.documents import document_states
 from runbook.errors import RunbookError
 from runbook.live import read_live
+from runbook.placement import place
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
 from state import Event, Snapshot, Store, TaskState, open_store
@@ -57,6 +58,11 @@ class Reader:
         client.expect_rev = expect_rev
         return client
 
+    @property
+    def actor(self) -> str:
+        """Who acts, as recorded with every event."""
+        return self.store.actor
+
     def __enter__(self) -> Self:
         return self
 
@@ -86,6 +92,7 @@ class Reader:
             live=read_live(self.workspace),
             edited=self.is_edited(snapshot),
             engine=engine,
+            waiting=place(snapshot).waiting,
             claims=live_claims(self.workspace, snapshot),
             documents=document_states(self.workspace.root, snapshot.documents),
         )

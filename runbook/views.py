@@ -47,6 +47,8 @@ class View:
     """runbook.yaml is not what the graph was made from: `runbook init` takes it over."""
     engine: str | None = None
     """Who advances the graph right now; None when nobody does."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Ready tasks that a resource or a limit holds back, and why."""
     claims: Mapping[str, float] = field(default_factory=dict)
     """Task, or `run` -> seconds for which its claim still holds, as this machine judges it."""
     documents: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class RunResult:
     """How a run ended."""
 
     outcome: str
-    """done, blocked, failed, attention, gate, until, interrupted, or held."""
+    """done, blocked, failed, attention, gate, budget, until, interrupted, or held."""
     reason: str
     started: tuple[str, ...] = ()
     """Tasks started in this run, in order."""

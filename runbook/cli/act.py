@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from runbook import report
-from runbook.cli.common import answer, expect_option, json_option
+from runbook.cli.common import (
+    answer,
+    dry_run_option,
+    expect_option,
+    json_option,
+    plain,
+    tell_rehearsal,
+)
 from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
 from runbook.service import Service, ignore
@@ -30,6 +37,7 @@ OUTCOMES = {
     "blocked": Exit.TASK_FAILED,
     "attention": Exit.UNKNOWN,
     "gate": Exit.NEEDS_APPROVAL,
+    "budget": Exit.OVER_BUDGET,
     "interrupted": Exit.STILL_RUNNING,
 }
 
@@ -37,6 +45,7 @@ OUTCOMES = {
 @click.command("run")
 @click.argument("tasks", nargs=-1)
 @click.option("--until", metavar="TASK", help="Only what TASK needs, and TASK itself.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
@@ -45,6 +54,7 @@ def run_command(
     tasks: tuple[str, ...],
     until: str | None,
     expect_rev: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Advance the graph until it ends, fails, or needs a person.
@@ -54,6 +64,11 @@ def run_command(
 
     Example: runbook run --until tokenize
     """
+    if dry_run:
+        with Service.open(workspace, expect_rev=expect_rev, dry_run=True) as service:
+            service.preview(until=until, only=tasks)
+            tell_rehearsal(service, "run", as_json=as_json)
+        return
     advance(
         workspace,
         "run",
@@ -155,14 +170,18 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
 
 @click.command("stop")
 @click.argument("task")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def stop_command(workspace: Path, task: str, as_json: bool) -> None:
+def stop_command(
+    workspace: Path, task: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Stop a task's job and verify that nothing of it is left.
 
     Example: runbook stop serve-a
     """
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         said = service.stop(task, listen=ignore if as_json else Follow())
         _answer(service, "stop", service.snapshot().task(task), as_json, said)
 
@@ -171,6 +190,7 @@ def stop_command(workspace: Path, task: str, as_json: bool) -> None:
 @click.argument("task", required=False)
 @click.option("--all-failed", is_flag=True, help="Every failed task instead of one.")
 @click.option("--reason", default="", help="Why; it is recorded.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
@@ -180,6 +200,7 @@ def retry_command(
     all_failed: bool,
     reason: str,
     expect_rev: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Make a failed, stale, skipped or stopped task ready again, as a new attempt.
@@ -190,14 +211,16 @@ def retry_command(
         raise RunbookError(
             "Name a task, or give --all-failed.", hint="`runbook status` lists them."
         )
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if task:
             moved = service.retry(task, reason=reason)
             said = f"{task} is {moved.state}; go on: `runbook run`"
             _answer(service, "retry", moved, as_json, said)
             return
         names = service.retry_failed()
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "retry", as_json=as_json)
+        elif as_json:
             answer("retry", service.store.revision(), {"tasks": names})
         else:
             report.line(f"ready again: {', '.join(names)}" if names else "no task has failed")
@@ -206,14 +229,18 @@ def retry_command(
 @click.command("supersede")
 @click.argument("task")
 @click.option("--reason", required=True, help="Why the lost attempt is given up.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def supersede_command(workspace: Path, task: str, reason: str, as_json: bool) -> None:
+def supersede_command(
+    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Give up a lost attempt for a new one, after making sure that nothing of it runs.
 
     Example: runbook supersede train --reason "the box was rebuilt"
     """
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         moved = service.supersede(task, reason=reason)
         _answer(service, "supersede", moved, as_json, f"{task} is {moved.state}")
 
@@ -221,17 +248,18 @@ def supersede_command(workspace: Path, task: str, reason: str, as_json: bool) ->
 @click.command("skip")
 @click.argument("task")
 @click.option("--reason", required=True, help="Why; it is recorded and shown.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def skip_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """Leave a task out, with a reason; what needs it may run.
 
     Example: runbook skip probe --reason "known host"
     """
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         moved = service.skip(task, reason)
         _answer(service, "skip", moved, as_json, f"{task} is skipped")
 
@@ -239,18 +267,30 @@ def skip_command(
 @click.command("verify")
 @click.argument("tasks", nargs=-1)
 @click.option("--redo", is_flag=True, help="Make what is stale ready to run again.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def verify_command(workspace: Path, tasks: tuple[str, ...], redo: bool, as_json: bool) -> None:
+def verify_command(
+    workspace: Path,
+    tasks: tuple[str, ...],
+    redo: bool,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Run the recorded checks of done tasks again; what no longer holds turns stale (exit 4).
 
     Example: runbook verify tokenize
     """
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         found = service.verify(tasks)
         bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
         again = service.redo(tasks) if redo else ()
         revision = service.store.revision()
+        if dry_run:
+            tell_rehearsal(service, "verify", as_json=as_json)
+            return
     if as_json:
         answer("verify", revision, {"tasks": found})
     else:
@@ -262,6 +302,46 @@ def verify_command(workspace: Path, tasks: tuple[str, ...], redo: bool, as_json:
     sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)
 
 
+@click.command("reconcile")
+@click.argument("name", metavar="[TASK|HOST]", default="")
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def reconcile_command(
+    workspace: Path, name: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Look at all that may run, or of TASK or HOST, again and now; say what changed.
+
+    Nothing is started and nothing is stopped. Exit 5 when a host does not answer.
+
+    Example: runbook reconcile gpu
+    """
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        found = service.reconcile(name)
+        revision = service.store.revision()
+        if dry_run:
+            tell_rehearsal(service, "reconcile", as_json=as_json)
+            return
+    silent = [seen for seen in found if seen.found.startswith("unknown")]
+    if as_json:
+        answer(
+            "reconcile", revision, {"attempts": [{**plain(s), "changed": s.changed} for s in found]}
+        )
+    else:
+        report.table(
+            [
+                (seen.task, seen.host, f"{seen.before} -> {seen.after}", report.clean(seen.found))
+                if seen.changed
+                else (seen.task, seen.host, f"still {seen.after}", report.clean(seen.found))
+                for seen in found
+            ]
+        )
+        changed = sum(seen.changed for seen in found)
+        report.line(f"{len(found)} attempts looked at, {changed} changed.")
+    sys.exit(Exit.UNKNOWN if silent else Exit.OK)
+
+
 @click.group("gate")
 def gate_command() -> None:
     """Tasks that wait for a person's yes."""
@@ -270,17 +350,18 @@ def gate_command() -> None:
 @gate_command.command("approve")
 @click.argument("task")
 @click.option("--reason", default="", help="What was looked at.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def approve_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, as_json: bool
+    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """Say yes to a task that waits for a person.
 
     Example: runbook gate approve release --reason "numbers checked"
     """
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         moved = service.approve(task, reason)
         _answer(service, "gate", moved, as_json, f"{task} is {moved.state}")
 
@@ -289,25 +370,37 @@ def approve_command(
 @click.argument("text")
 @click.option("--task", help="The task it is about; default: the whole run.")
 @click.option("--decision", is_flag=True, help="A decision: shown to everybody who takes over.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
 def note_command(
-    workspace: Path, text: str, task: str | None, decision: bool, as_json: bool
+    workspace: Path,
+    text: str,
+    task: str | None,
+    decision: bool,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Keep a note or a decision; PROGRESS.md and the brief show it.
 
     Example: runbook note --decision "lr 6e-4, the lower one stalled" --task train
     """
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         note = service.note(text, task=task, decision=decision)
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "note", as_json=as_json)
+        elif as_json:
             answer("note", service.store.revision(), {"note": note})
         else:
             report.line("noted")
 
 
 def _answer(service: Service, verb: str, task: Task, as_json: bool, said: str) -> None:
-    if as_json:
+    if service.dry_run:
+        tell_rehearsal(service, verb, as_json=as_json)
+    elif as_json:
         data = {"task": task.id, "state": task.state.value, "reason": task.reason}
         answer(verb, service.store.revision(), data)
     else:

@@ -62,10 +62,11 @@ def _print_finding(finding: Finding) -> None:
 @click.command("plan")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--cost", is_flag=True, help="Hours, bytes and money instead: spent and to come.")
 @json_option
 @click.pass_obj
 def plan_command(
-    workspace: Path, file: Path | None, params: tuple[str, ...], as_json: bool
+    workspace: Path, file: Path | None, params: tuple[str, ...], cost: bool, as_json: bool
 ) -> None:
     """Show what taking over an edited runbook.yaml (or FILE) would change. Writes nothing.
 
@@ -73,6 +74,14 @@ def plan_command(
     """
     from runbook.diff import compare
 
+    if cost:
+        if file is not None:
+            hint = "Take the file over first: `runbook init`."
+            raise RunbookError("--cost is about the graph as it is, not about FILE.", hint=hint)
+        from runbook.cli.cost import tell_costs
+
+        tell_costs(workspace, as_json=as_json)
+        return
     found = find_workspace(workspace)
     path = file or found.runbook_file
     kept = {**setup.kept_params(found), **setup.given_params(params)}

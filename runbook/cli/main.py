@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "brief": ("read", "Print the hand-off text for whoever takes over."),
     "logs": ("read", "Print a task's output; -f follows it."),
     "results": ("read", "Print results, times, artifacts and the loss curve."),
+    "events": ("look", "Show what happened, and who did it."),
+    "audit": ("look", "Show what an audit found, with samples."),
     "progress": ("read", "Bring PROGRESS.md up to date, or --check it."),
     "run": ("act", "Advance the graph until it ends or needs you."),
     "watch": ("care", "Advance the graph and stay for what comes."),
@@ -32,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "supersede": ("act", "Give up a lost attempt for a new one."),
     "skip": ("act", "Leave a task out, with a reason."),
     "verify": ("act", "Run the checks of done tasks again."),
+    "reconcile": ("act", "Look at everything that may run, again and now."),
     "gate": ("act", "Approve a task that waits for a person."),
     "note": ("act", "Keep a note or a decision."),
     "confirm": ("agents", "Say yes to what an agent asked for."),
@@ -64,6 +67,7 @@ class Verbs(click.Group):
             ctx.fail(f"There is no verb `{cmd_name}`.{said}")
         module = import_module(f"runbook.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
+        take_workspace(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,6 +75,27 @@ class Verbs(click.Group):
         del ctx
         with formatter.section("Verbs"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def take_workspace(command: click.Command) -> None:
+    """Lets `-w` also stand after the verb, where fingers put it."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            take_workspace(inner)
+    elif not any(isinstance(one, click.Option) and "-w" in one.opts for one in command.params):
+        option = click.Option(
+            ["-w", "--workspace"],
+            type=click.Path(path_type=Path),
+            expose_value=False,
+            callback=_instead,
+            help="The workspace; as before the verb.",
+        )
+        command.params.append(option)
+
+
+def _instead(ctx: click.Context, _option: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        ctx.obj = value
 
 
 @click.command(cls=Verbs, invoke_without_command=True)
@@ -131,16 +156,23 @@ def leave(error: Exception) -> int:
         where = f": {error.filename}" if error.filename else ""
         report.error(f"{error.strerror}{where}.", "")
         return 1
-    report.error(f"A bug in runbook: {type(error).__name__}: {error}", f"Traceback: {_dump(error)}")
+    said = hidden(f"{type(error).__name__}: {error}")
+    report.error(f"A bug in runbook: {said}", f"Traceback: {_dump(error)}")
     return 70
 
 
 def _dump(error: Exception) -> str:
     import tempfile
 
-    text = "".join(traceback.format_exception(error))
+    text = hidden("".join(traceback.format_exception(error)))
     with tempfile.NamedTemporaryFile(
         "w", prefix="runbook-bug-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         file.write(text)
     return file.name
+
+
+def hidden(text: str) -> str:
+    """Without the secrets that this process has taken, if it has taken any."""
+    secrets = sys.modules.get("runbook.secrets")
+    return text if secrets is None else str(secrets.KNOWN.text(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +12,12 @@ import click
 from runbook import report
 from runbook.brief import BUDGET, EDITED, to_markdown
 from runbook.cli.common import answer, json_option, plain
+from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
+from state.graph import members
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from runbook.views import View
@@ -22,26 +25,40 @@ if TYPE_CHECKING:
 
 
 ERR_LINES = 15
+MEMBERS = 12
+"""So many members of a family are told one by one."""
 
 
 @click.command("status")
 @click.argument("task", required=False)
+@click.option("--all", "every", is_flag=True, help="Each member of a family on its own line.")
 @json_option
 @click.pass_obj
-def status_command(workspace: Path, task: str | None, as_json: bool) -> None:
-    """Show the graph, or one task with its attempts and evidence.
+def status_command(workspace: Path, task: str | None, every: bool, as_json: bool) -> None:
+    """Show the graph, a family of tasks, or one task with its attempts and evidence.
 
     Example: runbook status train
     """
     with Reader.open(workspace) as reader:
         view = reader.view()
+        named = members(view.snapshot, task) if task else ()
         if as_json:
-            data = _task_data(view, task) if task else _graph_data(view)
-            answer("status", view.snapshot.revision, data)
-        elif task:
-            _print_task(view, view.snapshot.task(task))
+            answer("status", view.snapshot.revision, _data(view, named))
+        elif len(named) == 1:
+            _print_task(view, named[0])
+        elif named:
+            rows = _rows(view, named)
+            _print_rows(rows, width=max(len(row[0]) for row in rows))
         else:
-            _print_graph(view)
+            _print_graph(view, every=every)
+
+
+def _data(view: View, named: Sequence[Task]) -> dict[str, Any]:
+    if not named:
+        return _graph_data(view)
+    if len(named) == 1:
+        return _task_data(view, named[0].id)
+    return {"tasks": [_task_row(view, task) for task in named]}
 
 
 @click.command("next")
@@ -219,6 +236,8 @@ def _task_row(view: View, task: Task) -> dict[str, Any]:
         "step": task.step,
         "state": task.state.value,
         "reason": task.reason,
+        "family": task.definition.get("family"),
+        "waits": view.waiting.get(task.id),
         "since": task.since,
         "attempts": len(view.snapshot.attempts_of(task.id)),
         "progress": plain(live.progress) if live else None,
@@ -236,25 +255,48 @@ def _task_data(view: View, task_id: str) -> dict[str, Any]:
     }
 
 
-def _print_graph(view: View) -> None:
+def _print_graph(view: View, *, every: bool) -> None:
     snapshot = view.snapshot
     report.line(f"{snapshot.meta.title}  (revision {snapshot.revision})")
-    phase = ""
-    width = max((len(task.id) for task in snapshot.tasks), default=0)
-    for task in snapshot.tasks:
-        if task.removed:
-            continue
-        if task.phase != phase:
-            phase = task.phase
-            report.line(f"\n{phase}")
-        said = _beside(view, task)
-        word = report.painted(f"{report.state_word(task.state.value):<11}", task.state.value)
-        report.line(f"  {task.id:<{width}}  {word}  {said}".rstrip())
+    tasks = [task for task in snapshot.tasks if not task.removed]
+    shown = tasks if every else list(folded(tasks))
+    phases = [(phase, tuple(rows)) for phase, rows in groupby(shown, key=_phase)]
+    tables = [(phase, _rows(view, rows)) for phase, rows in phases]
+    width = max((len(row[0]) for _, rows in tables for row in rows), default=0)
+    for phase, rows in tables:
+        report.line(f"\n{phase}")
+        _print_rows(rows, width=width, indent="  ")
     if view.edited:
         report.line(f"\n{EDITED}")
     for claim in _claims(view):
         report.line(f"\n{_claim_text(claim)}")
     report.line(f"\nNext: {view.next.command or 'nothing'}  # {report.clean(view.next.reason)}")
+
+
+def _phase(row: Task | Family) -> str:
+    return row.tasks[0].phase if isinstance(row, Family) else row.phase
+
+
+def _rows(view: View, rows: Sequence[Task | Family]) -> list[tuple[str, str, str]]:
+    """Name, state and what is to be said beside it."""
+    lines: list[tuple[str, str, str]] = []
+    for row in rows:
+        if isinstance(row, Family):
+            lines.append((f"{row.name}[*]", row.state, row.said))
+            worth = [task for task in row.tasks if task.state.value in WORTH_A_LINE]
+            lines += [(f"  {t.id}", t.state.value, _beside(view, t)) for t in worth[:MEMBERS]]
+            if len(worth) > MEMBERS:
+                more = f"{len(worth) - MEMBERS} more: runbook status {row.name}"
+                lines.append(("  ...", "", more))
+        else:
+            lines.append((row.id, row.state.value, _beside(view, row)))
+    return lines
+
+
+def _print_rows(rows: Sequence[tuple[str, str, str]], *, width: int, indent: str = "") -> None:
+    for name, state, said in rows:
+        word = report.painted(f"{report.state_word(state):<11}", state) if state else " " * 11
+        report.line(f"{indent}{name:<{width}}  {word}  {said}".rstrip())
 
 
 def _beside(view: View, task: Task) -> str:
@@ -263,7 +305,7 @@ def _beside(view: View, task: Task) -> str:
         from runbook.cli.follow import progress_text
 
         return progress_text(live.progress)
-    return report.clean(task.reason) or task.title
+    return view.waiting.get(task.id) or report.clean(task.reason) or task.title
 
 
 def _print_task(view: View, task: Task) -> None:

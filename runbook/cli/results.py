@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook import report
+from state import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.reader import Reader
-    from state import Snapshot, Task
+    from state import Attempt, Snapshot, Task
 
 COLUMNS, ROWS = 78, 14
 DIGEST = re.compile(r"[0-9a-f]{40,}")
@@ -28,7 +29,13 @@ def results_data(snapshot: Snapshot) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "tasks": {
-            task.id: {"state": task.state.value, "seconds": took(snapshot, task), "out": task.out}
+            task.id: {
+                "state": task.state.value,
+                "reason": task.reason,
+                "seconds": took(snapshot, task),
+                "earlier": earlier(snapshot, task),
+                "out": task.out,
+            }
             for task in snapshot.tasks
             if not task.removed
         },
@@ -58,14 +65,23 @@ def print_results(reader: Reader, snapshot: Snapshot) -> None:
 
 
 def took(snapshot: Snapshot, task: Task) -> float | None:
-    """Seconds that all attempts of a task took together."""
-    total, known = 0.0, False
-    for attempt in snapshot.attempts_of(task.id):
-        if attempt.ended_at:
-            begun = datetime.fromisoformat(attempt.created_at)
-            total += (datetime.fromisoformat(attempt.ended_at) - begun).total_seconds()
-            known = True
-    return round(total, 1) if known else None
+    """Seconds that the last attempt took; None while it runs, or without any."""
+    attempts = snapshot.attempts_of(task.id)
+    return _seconds(attempts[-1]) if attempts else None
+
+
+def earlier(snapshot: Snapshot, task: Task) -> dict[str, float]:
+    """The attempts before the last one, counted apart: how many, and their seconds."""
+    before = snapshot.attempts_of(task.id)[:-1]
+    seconds = sum(_seconds(attempt) or 0.0 for attempt in before)
+    return {"attempts": len(before), "seconds": round(seconds, 1)} if before else {}
+
+
+def _seconds(attempt: Attempt) -> float | None:
+    if attempt.ended_at is None:
+        return None
+    begun = datetime.fromisoformat(attempt.created_at)
+    return round((datetime.fromisoformat(attempt.ended_at) - begun).total_seconds(), 1)
 
 
 def _print_times(snapshot: Snapshot) -> None:
@@ -74,9 +90,22 @@ def _print_times(snapshot: Snapshot) -> None:
         seconds = took(snapshot, task)
         if not task.removed:
             time = report.seconds(seconds) if seconds is not None else "-"
-            rows.append((task.id, time, report.state_word(task.state.value), task.title))
-    report.line("Time of each task; a server's is how long it ran")
+            state = report.state_word(task.state.value)
+            rows.append((task.id, time, state, _remark(snapshot, task)))
+    report.line("Time of each task's last attempt; a server's is how long it ran")
     report.table(rows)
+
+
+def _remark(snapshot: Snapshot, task: Task) -> str:
+    """The title, or why it did not end well, and what was tried before."""
+    before = earlier(snapshot, task)
+    said = task.title
+    if task.state in (TaskState.GATED, TaskState.FAILED, TaskState.ATTENTION) and task.reason:
+        said = report.clean(task.reason)
+    if not before:
+        return said
+    attempts = "1 attempt" if before["attempts"] == 1 else f"{before['attempts']:g} attempts"
+    return f"{said} (before it {attempts}, {report.seconds(before['seconds'])})"
 
 
 def _print_numbers(snapshot: Snapshot) -> None:

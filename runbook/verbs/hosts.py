@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remote import HostKeyChanged, HostKeyUnknown
+from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
 from runbook.verbs.base import Writer
@@ -15,7 +16,7 @@ from state.transitions import RUNNING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from remote import Host
+    from remote import Host, Identity
     from state import HostBinding
 
 
@@ -38,17 +39,41 @@ class HostVerbs(Writer):
         """
         self._require_role(role)
         try:
-            binding, epoch, facts = self._meet(binding)
+            binding, identity, facts = self._meet(binding)
         except HostKeyUnknown as error:
             if not accept_fingerprint or error.fingerprint != accept_fingerprint:
                 raise
-            binding, epoch, facts = self._meet(replace(binding, host_key=error.key))
+            binding, identity, facts = self._meet(replace(binding, host_key=error.key))
+        self._take(role, binding, identity, facts)
+        return facts
+
+    def rent(
+        self, role: str, *, usd_per_hour: float | None = None, ends_at: str | None = None
+    ) -> HostBinding:
+        """What an hour of the machine costs, and when its rental ends; what is None stays."""
+        binding = self._bound(role)
+        price = binding.usd_per_hour if usd_per_hour is None else usd_per_hour
+        binding = replace(binding, usd_per_hour=price, ends_at=ends_at or binding.ends_at)
+        with self._write() as tx:
+            tx.bind_host(binding)
+        self.write_progress()
+        return binding
+
+    def _take(
+        self, role: str, binding: HostBinding, identity: Identity, facts: Mapping[str, Any]
+    ) -> None:
+        """Commits a binding; done tasks whose results the machine does not have turn stale."""
+        snapshot = self.snapshot()
+        before = next((host for host in snapshot.hosts if host.role == role), None)
+        if before is not None and before.machine == binding.machine:
+            price = before.usd_per_hour if binding.usd_per_hour is None else binding.usd_per_hour
+            ends_at = binding.ends_at or before.ends_at
+            binding = replace(binding, usd_per_hour=price, ends_at=ends_at)
         self._hosts.forget(role)
         with self._write() as tx:
             tx.bind_host(binding)
-            tx.seen_host(role, epoch=epoch, facts=facts)
+            settle(tx, snapshot, role, identity, facts, before=before, now=binding)
         self.write_progress()
-        return facts
 
     def _require_role(self, role: str) -> None:
         roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
@@ -58,11 +83,11 @@ class HostVerbs(Writer):
                 hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
             )
 
-    def _meet(self, binding: HostBinding) -> tuple[HostBinding, str, Mapping[str, Any]]:
+    def _meet(self, binding: HostBinding) -> tuple[HostBinding, Identity, Mapping[str, Any]]:
         host = self._hosts.meet(binding)
         try:
-            epoch, facts = host.identity().epoch, host.facts()
-            return replace(binding, host_key=host.transport.host_key or None), epoch, facts
+            identity, facts = host.identity(), host.facts()
+            return replace(binding, host_key=host.transport.host_key or None), identity, facts
         finally:
             host.close()
 
@@ -84,12 +109,8 @@ class HostVerbs(Writer):
 
     def repin(self, role: str, key: str) -> HostBinding:
         """Takes another key for the role: a new epoch. A person has compared its fingerprint."""
-        binding, epoch, facts = self._meet(replace(self._bound(role), host_key=key))
-        self._hosts.forget(role)
-        with self._write() as tx:
-            tx.bind_host(binding)
-            tx.seen_host(role, epoch=epoch, facts=facts)
-        self.write_progress()
+        binding, identity, facts = self._meet(replace(self._bound(role), host_key=key))
+        self._take(role, binding, identity, facts)
         return binding
 
     def forget(self, role: str) -> HostBinding:
@@ -126,7 +147,7 @@ class HostVerbs(Writer):
         self._require_role(role)
         snapshot = self.snapshot()
         host = self._hosts.of_role(snapshot, role)
-        facts = host.facts()
+        facts, identity = host.facts(), host.identity()
         with self._write() as tx:
-            tx.seen_host(role, epoch=host.identity().epoch, facts=facts)
+            settle(tx, snapshot, role, identity, facts, before=snapshot.host(role))
         return facts

@@ -1,0 +1,101 @@
+"""`runbook plan --cost`: hours, bytes and money, by task and by host, spent and to come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from runbook import report
+from runbook.cli.common import answer, plain
+from runbook.costs import HOUR, measure, spell
+from runbook.families import Family, folded
+from runbook.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from runbook.costs import Costs, HostCost, TaskCost
+    from state import Snapshot
+
+NONE = "-"
+
+
+def tell_costs(workspace: Path, *, as_json: bool) -> None:
+    """Prints the account of the graph as it is."""
+    with Reader.open(workspace) as reader:
+        snapshot = reader.snapshot()
+    costs = measure(snapshot, datetime.now(UTC))
+    if as_json:
+        answer("plan", snapshot.revision, {"cost": plain(costs)})
+        return
+    head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
+    report.table([head, *_task_rows(snapshot, costs)])
+    report.line()
+    hosts = ("host", "machine", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "GPUs")
+    report.table([hosts, *map(_host_row, costs.hosts)])
+    report.line()
+    report.line(_total(costs))
+
+
+def _task_rows(snapshot: Snapshot, costs: Costs) -> Iterable[tuple[str, ...]]:
+    by_task = {row.task: row for row in costs.tasks}
+    for row in folded(snapshot.tasks):
+        if isinstance(row, Family):
+            yield _row(f"{row.name}[*]", [by_task[task.id] for task in row.tasks])
+        else:
+            yield _row(row.id, [by_task[row.id]])
+
+
+def _row(name: str, rows: list[TaskCost]) -> tuple[str, ...]:
+    hours = sum(row.hours for row in rows)
+    size = sum(row.bytes for row in rows)
+    coming = [row.to_come for row in rows if row.to_come is not None]
+    to_come = sum(estimate.seconds for estimate in coming) / HOUR
+    return (
+        name,
+        ", ".join(dict.fromkeys(row.host or NONE for row in rows)),
+        spell(hours) if hours else NONE,
+        _sum(row.usd for row in rows),
+        report.size(size) if size else NONE,
+        spell(to_come) if coming else NONE,
+        _sum(row.to_come_usd for row in rows),
+        ", ".join(dict.fromkeys(estimate.source for estimate in coming)),
+    )
+
+
+def _host_row(host: HostCost) -> tuple[str, ...]:
+    fits = {None: NONE, True: "yes", False: f"NO: ends {host.ends_at}"}[host.fits]
+    return (
+        host.role,
+        host.machine,
+        _usd(host.usd_per_hour),
+        spell(host.bound_hours),
+        _usd(host.bound_usd),
+        spell(host.busy_hours),
+        spell(host.to_come_hours),
+        _usd(host.to_come_usd),
+        fits,
+        report.clean(host.gpus) or NONE,
+    )
+
+
+def _total(costs: Costs) -> str:
+    said = f"Spent: {spell(costs.spent_hours)} of tasks, ${costs.spent_usd:,.2f} for machines"
+    if costs.earlier_usd:
+        said += f" (${costs.earlier_usd:,.2f} of it for machines given back)"
+    coming = sum(host.to_come_usd or 0.0 for host in costs.hosts)
+    said += f". To come, as far as it is known: ${coming:,.2f}."
+    limits = {"hours": lambda most: spell(most), "usd": lambda most: f"${most:,.2f}"}
+    if costs.budget:
+        said += " Budget: " + ", ".join(limits[k](most) for k, most in costs.budget.items()) + "."
+    return said
+
+
+def _sum(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return _usd(sum(known)) if known else NONE
+
+
+def _usd(value: float | None) -> str:
+    return NONE if value is None else f"${value:,.2f}"

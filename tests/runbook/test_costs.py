@@ -1,0 +1,191 @@
+"""Hours and money: what is counted, and what a start would come to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
+from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
+from tests.state.builders import graph, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def passes(self, hours: float) -> None:
+        self.now += timedelta(hours=hours)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    with open_store(tmp_path / "state.db", actor="ann", clock=clock) as opened:
+        yield opened
+
+
+BOX = HostBinding(role="box", kind="ssh", address="a", usd_per_hour=10.0)
+
+
+def fill(store: Store, text: str, binding: HostBinding = BOX, **extra: dict[str, object]) -> None:
+    defs = graph(text)
+    load(
+        store,
+        [replace(d, definition={**d.definition, **extra.get(d.id, {})}) for d in defs],
+    )
+    with store.write() as tx:
+        tx.bind_host(binding)
+
+
+def run(store: Store, clock: Clock, name: str, hours: float) -> None:
+    with store.write() as tx:
+        attempt = tx.create_attempt(name, host="box", epoch="e")
+        tx.move_task(name, TaskState.ACTIVE, expect={TaskState.READY})
+        tx.move_attempt(attempt.id, AttemptState.RUNNING, expect={AttemptState.INTENDED})
+    clock.passes(hours)
+    with store.write() as tx:
+        tx.move_attempt(attempt.id, AttemptState.EXITED, expect={AttemptState.RUNNING})
+        tx.move_attempt(attempt.id, AttemptState.COLLECTING, expect={AttemptState.EXITED})
+        tx.move_task(name, TaskState.VERIFYING, expect={TaskState.ACTIVE})
+        tx.move_attempt(
+            attempt.id,
+            AttemptState.VERIFIED,
+            expect={AttemptState.COLLECTING},
+            cls=FailureClass.OK,
+        )
+        tx.move_task(name, TaskState.DONE, expect={TaskState.VERIFYING})
+
+
+def why(store: Store, clock: Clock, name: str) -> str:
+    snapshot = store.snapshot()
+    return too_much(snapshot, snapshot.task(name), clock.now)
+
+
+def test_money_of_tasks_and_of_machines(store: Store, clock: Clock) -> None:
+    fill(store, "a; b", b={"estimate_s": 7200})
+    run(store, clock, "a", 2)
+    clock.passes(1)  # idle, and paid
+    with store.write() as tx:
+        tx.bind_host(replace(BOX, address="b", usd_per_hour=20.0))
+    clock.passes(0.5)
+    costs = measure(store.snapshot(), clock.now)
+    done, to_come = costs.tasks
+    assert (done.hours, done.usd) == (2.0, 20.0)
+    assert to_come.to_come is not None
+    assert (to_come.to_come.source, to_come.to_come_usd) == ("stated", 40.0)
+    (host,) = costs.hosts
+    assert (host.bound_hours, host.bound_usd, host.busy_hours) == (0.5, 10.0, 2.0)
+    assert (costs.earlier_usd, costs.spent_usd) == (30.0, 40.0)
+
+
+def test_a_rental_that_goes_on_at_another_price_is_counted_in_parts(
+    store: Store, clock: Clock
+) -> None:
+    fill(store, "a")
+    clock.passes(1)
+    with store.write() as tx:
+        tx.bind_host(replace(BOX, usd_per_hour=5.0, ends_at="2026-03-09T00:00:00.000Z"))
+        tx.bind_host(replace(BOX, usd_per_hour=5.0))  # the same again: nothing new
+    clock.passes(2)
+    assert len(store.snapshot().rentals) == 2
+    assert measure(store.snapshot(), clock.now).spent_usd == 20.0
+
+
+def test_hours_that_overlap_are_busy_once(store: Store, clock: Clock) -> None:
+    fill(store, "a; b")
+    with store.write() as tx:
+        tx.create_attempt("a", host="box", epoch="e")
+        tx.create_attempt("b", host="box", epoch="e")
+    clock.passes(3)
+    assert busy_seconds(store.snapshot().attempts, clock.now) == 3 * 3600
+
+
+def test_what_outlasts_the_rental_is_not_started_unasked(store: Store, clock: Clock) -> None:
+    ends = replace(BOX, ends_at="2026-03-01T15:00:00.000Z")
+    fill(
+        store,
+        "long; short; unknown",
+        ends,
+        long={"estimate_s": 17 * 3600},
+        short={"estimate_s": 60},
+    )
+    assert why(store, clock, "long") == (
+        "it needs about 17 h (stated), and the rental of box ends in 3 h"
+    )
+    assert why(store, clock, "short") == ""
+    assert why(store, clock, "unknown") == ""
+    clock.passes(4)
+    assert "ended at 2026-03-01T15:00" in why(store, clock, "unknown")
+
+
+def test_budgets_of_a_task_and_of_the_run(store: Store, clock: Clock) -> None:
+    fill(
+        store,
+        "a; b; c",
+        a={"estimate_s": 3600, "budget": {"hours": 0.5}},
+        b={"estimate_s": 3600, "budget": {"usd": 9}},
+        c={"estimate_s": 3600},
+    )
+    assert "its budget is 30 min" in why(store, clock, "a")
+    assert "its budget is $9.00, $0.00 are spent, and it would cost $10.00" in why(
+        store, clock, "b"
+    )
+    assert why(store, clock, "c") == ""
+    with store.write() as tx:
+        tx.set_meta("budget", json.dumps({"usd": 25}))
+    clock.passes(2)
+    assert "the budget is $25.00, $20.00 are spent" in why(store, clock, "c")
+
+
+def test_a_yes_is_to_one_start_of_one_definition(store: Store, clock: Clock) -> None:
+    fill(store, "a; b")
+    with store.write() as tx:
+        tx.approve("a", about="budget", reason="it must be")
+        tx.approve("b", about="gate", reason="another question")
+    snapshot = store.snapshot()
+    assert is_allowed(snapshot, snapshot.task("a"))
+    assert not is_allowed(snapshot, snapshot.task("b"))
+    run(store, clock, "a", 1)
+    snapshot = store.snapshot()
+    assert not is_allowed(snapshot, snapshot.task("a"))
+
+
+def test_an_estimate_is_measured_where_it_can_be_also_on_others_of_the_family(
+    store: Store, clock: Clock
+) -> None:
+    fill(store, "make[0]; make[1]; other", **{"make[1]": {"estimate_s": 60}})
+    estimates = Estimates(store.snapshot())
+    stated = estimates.of(store.snapshot().task("make[1]"))
+    assert stated is not None
+    assert stated.source == "stated"
+    run(store, clock, "make[0]", 2)
+    snapshot = store.snapshot()
+    found = Estimates(snapshot).of(snapshot.task("make[1]"))
+    assert found is not None
+    assert (found.seconds, found.source) == (7200.0, "measured")
+    assert Estimates(snapshot).of(snapshot.task("other")) is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"), [(17, "17 h"), (3.2, "3 h 12 min"), (0.4, "24 min"), (0.01, "36 s")]
+)
+def test_hours_for_people(hours: float, said: str) -> None:
+    assert spell(hours) == said
