@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from state import ids, journal
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from state.filesystem import Mount
     from state.model import Event, Lease, Snapshot
+
+
+class _TakenBack(Exception):
+    """Ends a rehearsal."""
 
 
 class Store:
@@ -85,6 +89,16 @@ class Store:
             tx = Tx(conn, actor=self.actor, clock=self._clock)
             yield tx
             tx.settle()
+
+    @contextmanager
+    def rehearse(self, told: list[Event], *, expect_rev: int | None = None) -> Iterator[Tx]:
+        """As `write`, with the events it would leave put into `told`, and then taken back."""
+        with suppress(_TakenBack), self.write(expect_rev=expect_rev) as tx:
+            before = tx.revision
+            yield tx
+            tx.settle()
+            told += journal.read(self._conn(), after=before, limit=-1)
+            raise _TakenBack
 
     # -- leases ---------------------------------------------------------------------------------
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from runbook import report
+
+if TYPE_CHECKING:
+    from runbook.verbs.base import Writer
+    from state import Event
 
 SCHEMA = 1
 """Version of the JSON answers; it only grows when a field changes its meaning or goes."""
@@ -36,6 +40,30 @@ def dry_run_option(function: F) -> F:
         "--dry-run", is_flag=True, help="Say what would be done; change nothing."
     )(function)
     return decorated
+
+
+def tell_rehearsal(service: Writer, verb: str, *, as_json: bool) -> None:
+    """What a verb would have done and recorded."""
+    events = [
+        {"kind": event.kind, "subject": event.subject, "payload": event.payload}
+        for event in service.rehearsed
+    ]
+    if as_json:
+        data = {"dry_run": True, "would": service.would, "events": events}
+        answer(verb, service.store.revision(), data)
+        return
+    for text in service.would:
+        report.line(f"would {report.clean(text)}" if text[:1] != " " else f"      {text.strip()}")
+    for event in service.rehearsed:
+        report.line(f"would record: {event.kind} {report.clean(event.subject)} {_few(event)}")
+    if not (service.would or service.rehearsed):
+        report.line("would change nothing")
+
+
+def _few(event: Event) -> str:
+    """The parts of an event that a person looks for."""
+    told = (event.payload.get(key) for key in ("to", "state", "text", "holder", "title", "reason"))
+    return report.clean(" ".join(str(one) for one in told if one))
 
 
 def answer(verb: str, revision: int | None, data: Mapping[str, Any]) -> None:

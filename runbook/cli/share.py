@@ -15,6 +15,7 @@ from runbook.cli.common import (
     dry_run_option,
     expect_option,
     json_option,
+    tell_rehearsal,
 )
 from runbook.errors import RunbookError
 from runbook.reader import Reader
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--for", "length", default="30m", metavar="TIME", help="How long. Default: 30m.")
 @click.option("--reason", default="", help="What for; others see it.")
 @click.option("--take-over", is_flag=True, help="Although somebody else has it; say why.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
@@ -40,6 +42,7 @@ def claim_command(
     reason: str,
     take_over: bool,
     expect_rev: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Keep a task, or the whole run, for yourself; others' verbs on it are refused (exit 6).
@@ -50,9 +53,11 @@ def claim_command(
     """
     from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         claim = service.claim(subject, for_s=_seconds(length), reason=reason, take_over=take_over)
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "claim", as_json=as_json)
+        elif as_json:
             answer("claim", service.store.revision(), {"claim": claim})
         else:
             report.line(f"{subject} is yours ({claim.holder}) for {report.seconds(claim.for_s)}")
@@ -70,19 +75,24 @@ def _seconds(text: str) -> float:
 
 @click.command("release")
 @click.argument("subject", metavar="TASK|run")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
-def release_command(workspace: Path, subject: str, expect_rev: int | None, as_json: bool) -> None:
+def release_command(
+    workspace: Path, subject: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Give a claim back. Done twice, it does no harm.
 
     Example: runbook release train
     """
     from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         given = service.release(subject)
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "release", as_json=as_json)
+        elif as_json:
             data = {"subject": subject, "released": given}
             answer("release", service.store.revision(), data)
         else:
@@ -97,11 +107,12 @@ def doc_command() -> None:
 @doc_command.command("add")
 @click.argument("path")
 @click.option("--title", default="", help="What it is, for people.")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def doc_add_command(
-    workspace: Path, path: str, title: str, expect_rev: int | None, as_json: bool
+    workspace: Path, path: str, title: str, expect_rev: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """List a document to re-read; listed again, its present content counts as known.
 
@@ -109,9 +120,11 @@ def doc_add_command(
     """
     from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         document = service.add_document(path, title=title)
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "doc", as_json=as_json)
+        elif as_json:
             answer("doc", service.store.revision(), {"document": document})
         else:
             report.line(f"{document.path}: sha256 {document.sha256[:12]}, {document.size} bytes")
@@ -119,19 +132,24 @@ def doc_add_command(
 
 @doc_command.command("remove")
 @click.argument("path")
+@dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
-def doc_remove_command(workspace: Path, path: str, expect_rev: int | None, as_json: bool) -> None:
+def doc_remove_command(
+    workspace: Path, path: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Take a document off the list. The file stays.
 
     Example: runbook doc remove notes/plan.md
     """
     from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         service.remove_document(path)
-        if as_json:
+        if dry_run:
+            tell_rehearsal(service, "doc", as_json=as_json)
+        elif as_json:
             answer("doc", service.store.revision(), {"path": path})
         else:
             report.line(f"{path} is no longer listed")

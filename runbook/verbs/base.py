@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from runbook.advice import next_action
 from runbook.brief import render_brief
@@ -19,10 +19,11 @@ from state.progress_md import render
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from runbook.engine.events import Listener
     from runbook.workspace import Workspace
-    from state import Snapshot, Store, Task, TaskState, Tx
+    from state import Event, Snapshot, Store, Task, TaskState, Tx
 
 
 def ignore(_event: object) -> None:
@@ -41,6 +42,26 @@ class Writer(Reader):
         self._hosts = Hosts(
             workspace_id=store.snapshot().meta.workspace_id, secrets=SecretBox(workspace.root)
         )
+        self.dry_run = False
+        """Verbs only rehearse: nothing is recorded, written, or asked of a host."""
+        self.rehearsed: list[Event] = []
+        """The events that a rehearsal would have left."""
+        self.would: list[str] = []
+        """What it would have done besides, in words and commands."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        actor: str | None = None,
+        expect_rev: int | None = None,
+        dry_run: bool = False,
+    ) -> Self:
+        """As a reader does; `dry_run` makes every verb a rehearsal."""
+        client = super().open(folder, actor=actor, expect_rev=expect_rev)
+        client.dry_run = dry_run
+        return client
 
     def close(self) -> None:
         """Closes connections. Jobs on hosts go on."""
@@ -56,6 +77,8 @@ class Writer(Reader):
 
     def write_progress(self, *, force: bool = False) -> Mirrored:
         """Brings PROGRESS.md up to date; an edit found in its managed part is kept as a note."""
+        if self.dry_run:
+            return Mirrored(path=self.workspace.progress_file, changed=False)
         mirrored = self._mirror(force=force)
         # The note moved the revision, so the file is already old.
         return self._mirror(force=force) if mirrored.edit else mirrored
@@ -96,6 +119,8 @@ class Writer(Reader):
 
     def _write(self) -> AbstractContextManager[Tx]:
         expected, self.expect_rev = self.expect_rev, None
+        if self.dry_run:
+            return self.store.rehearse(self.rehearsed, expect_rev=expected)
         return self.store.write(expect_rev=expected)
 
     def _world(self, listen: Listener = ignore) -> World:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
+from runbook.engine.observe import live_attempts
 from runbook.engine.planning import make_context, plan_task
+from runbook.engine.runner import needed_for
 from runbook.errors import CannotStart
 from runbook.reasons import is_void
 from runbook.verbs.base import Writer
 from state import Snapshot, Task, TaskKind, TaskState
-from state.graph import members
+from state.graph import members, ready
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,9 +50,33 @@ class CheckVerbs(Writer):
             task = snapshot.task(name)
             done = task.state is TaskState.DONE or is_void(task)
             if done and task.role and task.kind is not TaskKind.SERVICE and not task.removed:
+                if self.dry_run:
+                    self.would += [f"check on {task.role}: {check}" for check in self._asks(task)]
+                    continue
                 found[task.id] = self._verify_one(snapshot, task)
         self.write_progress()
         return found
+
+    def _asks(self, task: Task) -> list[str]:
+        attempt = self.snapshot().latest_attempt(task.id)
+        checks = attempt.detail.get("done_when") if attempt else None
+        return [f"{task.id}: {check_name(check)}" for check in checks or ()]
+
+    def preview(self, *, until: str | None = None, only: Collection[str] = ()) -> None:
+        """Puts into `would` what a run would start now, with its commands. Asks no host."""
+        snapshot = self.snapshot()
+        self._compare_revision()
+        self._require_free()
+        scope = {task.id for name in only for task in members(snapshot, name)}
+        if until is not None:
+            scope |= needed_for(snapshot, [task.id for task in members(snapshot, until)])
+        for task, attempt in live_attempts(snapshot):
+            self.would.append(f"adopt attempt {attempt.id} of {task.id} on {attempt.host}")
+        for task in ready(snapshot):
+            if not scope or task.id in scope:
+                where = f" on {task.role}" if task.role else ""
+                lines = self.plan_task(task.id)
+                self.would += [f"start {task.id}{where}", *(f"  {line}" for line in lines)]
 
     def _verify_one(self, snapshot: Snapshot, task: Task) -> list[dict[str, Any]]:
         attempt = snapshot.latest_attempt(task.id)

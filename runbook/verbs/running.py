@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from remote import Unreachable
+from runbook.engine.observe import live_attempts
 from runbook.engine.reconcile import Seen, look_again
 from runbook.engine.runner import Engine, needed_for
 from runbook.engine.start import CONTROL
@@ -17,7 +18,7 @@ from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE
 from runbook.reasons import STOPPED_BY
 from runbook.verbs.base import Writer, ignore, wrong_state
-from state import AttemptState, Task, TaskState
+from state import Attempt, AttemptState, Task, TaskState
 from state.graph import members
 
 if TYPE_CHECKING:
@@ -104,6 +105,10 @@ class RunVerbs(Writer):
         """
         self._compare_revision()
         self._require_free()
+        if self.dry_run:
+            live = live_attempts(self.snapshot())
+            self.would += [f"ask {one.host} about attempt {one.id} of {t.id}" for t, one in live]
+            return ()
         lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")
         try:
             world = replace(self._world(ignore), lease=lease, may_start=False)
@@ -127,6 +132,9 @@ class RunVerbs(Writer):
                 hint="`runbook status` shows what does.",
             )
         self._require_free(task_id)
+        if self.dry_run:
+            self.would += [stopping(task, attempt)]
+            return f"{task_id} would be stopped"
         host = self._hosts.of_role(snapshot, task.role or "")
         reason = f"{STOPPED_BY}{self.store.actor}"
         try:
@@ -158,7 +166,9 @@ class RunVerbs(Writer):
         if task.state is not TaskState.ATTENTION or attempt is None:
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
         self._require_free(task_id)
-        if attempt.detail.get("job"):
+        if self.dry_run:
+            self.would += [f"burn attempt {attempt.id}, then {stopping(task, attempt)}"]
+        elif attempt.detail.get("job"):
             host = self._hosts.of_role(snapshot, task.role or "")
             host.burn(attempt.id)
             job = attempt.detail["job"]
@@ -177,3 +187,13 @@ class RunVerbs(Writer):
             )
         self.write_progress()
         return moved
+
+
+def stopping(task: Task, attempt: Attempt) -> str:
+    """What a stop does, in words."""
+    job = attempt.detail.get("job") or {}
+    ports = "".join(f", port {port} free" for port in job.get("ports") or ())
+    return (
+        f"stop attempt {attempt.id} of {task.id} on {attempt.host}: TERM to its process group, "
+        f"KILL after {job.get('grace_s', 0):g} s, then verify: no process of it left{ports}"
+    )

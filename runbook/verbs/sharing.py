@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from runbook.claims import ANYWAY_S, live_claims
 from runbook.errors import RunbookError
 from runbook.verbs.base import Writer
-from state import claims, references
+from state import Document, claims, references
 
 if TYPE_CHECKING:
     from runbook.sharing.place import Place
     from runbook.sharing.push import Pushed
-    from state import Claim, Document
+    from state import Claim
 
 
 class SharingVerbs(Writer):
@@ -83,7 +83,15 @@ class SharingVerbs(Writer):
         with self._write() as tx:
             references.add_document(tx, path=name, title=title, sha256=digest, size=len(data))
         self.write_progress()
-        return next(found for found in self.snapshot().documents if found.path == name)
+        found = {document.path: document for document in self.snapshot().documents}
+        return found.get(name) or Document(
+            path=name,
+            title=title,
+            sha256=digest,
+            size=len(data),
+            at="",
+            actor=self.store.actor,
+        )
 
     def remove_document(self, path: str) -> None:
         """It need not be read any more."""
