@@ -40,11 +40,11 @@ def distribution(values: Sequence[int]) -> dict[str, Any]:
         "total": sum(ordered),
         "mode": mode,
         "mode_share": times / len(ordered),
-        "histogram": _histogram(ordered),
+        "histogram": histogram(ordered),
     }
 
 
-def _histogram(ordered: Sequence[int]) -> list[dict[str, int]]:
+def histogram(ordered: Sequence[int]) -> list[dict[str, int]]:
     low, high = ordered[0], ordered[-1]
     width = max(1, -(-(high - low + 1) // BINS))
     counts = Counter((value - low) // width for value in ordered)

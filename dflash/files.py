@@ -102,6 +102,12 @@ def describe_file(path: Path, root: Path) -> dict[str, Any]:
 
 def read_jsonl(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of every line; blank lines are skipped, a bad one is an error."""
+    for number, line in jsonl_lines(path, what):
+        yield number, _parse(line, path, number, what)
+
+
+def jsonl_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line that is not blank."""
     try:
         handle = path.open("rb")
     except OSError as error:
@@ -111,7 +117,7 @@ def read_jsonl(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     with handle:
         for number, line in enumerate(handle, start=1):
             if line.strip():
-                yield number, _parse(line, path, number, what)
+                yield number, line
 
 
 def _parse(line: bytes, path: Path, number: int, what: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dflash.errors import InputInvalid
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from dflash.tokenizer import TargetTokenizer
 
 Overlong = Literal["drop", "truncate", "keep"]
@@ -24,8 +26,8 @@ class Sample:
     """Prompt and completion as ids, and how each came to be."""
 
     id: str
-    prompt_ids: list[int]
-    completion_ids: list[int]
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
     notes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -36,65 +38,70 @@ def sample_of(
     record: dict[str, Any], tokenizer: TargetTokenizer, template_kwargs: dict[str, Any]
 ) -> Sample:
     """Exact ids where the record has them, the template and the raw text where not."""
+    import numpy as np
+
     notes: list[str] = []
-    prompt_ids = record.get("input_ids")
-    if prompt_ids:
+    if record.get("input_ids"):
+        prompt_ids = _exact(record, "input_ids")
         notes.append("prompt_exact")
     else:
         prompt_ids = tokenizer.encode_prompt(
             record["messages"], record.get("tools"), template_kwargs
         )
         notes.append("prompt_rendered")
-    completion_ids = list(record.get("output_ids") or ())
-    if completion_ids:
+    if record.get("output_ids"):
+        completion_ids = _exact(record, "output_ids")
         notes.append("completion_exact")
     else:
-        completion_ids = _encode_text(record, prompt_ids, tokenizer)
+        completion_ids = tokenizer.encode_completion(_own_text(record, prompt_ids, tokenizer))
         notes.append("completion_encoded")
-    _end(record, completion_ids, tokenizer, notes)
-    if not completion_ids:
+    if record.get("finish_reason") == "length":
+        notes.append("truncated")
+    elif (end := _missing_end(record, completion_ids, tokenizer)) is not None:
+        completion_ids = np.append(completion_ids, np.int32(end))
+        notes.append("end_token_added")
+    if not len(completion_ids):
         raise InputInvalid(
             f"row {record['id']!r} has no generated token (finish_reason "
             f"{record.get('finish_reason')!r}): its loss mask would be all zeros",
             "Remove the row from its shard, or generate it again.",
         )
     if tokenizer.think_close is not None:
-        notes.append(
-            "thinking_closed" if tokenizer.think_close in completion_ids else "no_thinking_closed"
-        )
+        closed = bool((completion_ids == tokenizer.think_close).any())
+        notes.append("thinking_closed" if closed else "no_thinking_closed")
     return Sample(
-        id=record["id"],
-        prompt_ids=list(prompt_ids),
-        completion_ids=completion_ids,
-        notes=tuple(notes),
+        id=record["id"], prompt_ids=prompt_ids, completion_ids=completion_ids, notes=tuple(notes)
     )
 
 
-def _encode_text(
-    record: dict[str, Any], prompt_ids: list[int], tokenizer: TargetTokenizer
-) -> list[int]:
-    text = record.get("completion") or ""
+def _exact(record: dict[str, Any], key: str) -> np.ndarray:
+    import numpy as np
+
+    try:
+        ids = np.array(record[key])
+    except ValueError:  # lists within lists
+        ids = np.array([""])
+    if ids.ndim != 1 or ids.dtype.kind != "i":
+        raise InputInvalid(f"row {record['id']!r}: {key} is no list of whole numbers")
+    return ids
+
+
+def _own_text(record: dict[str, Any], prompt_ids: np.ndarray, tokenizer: TargetTokenizer) -> str:
+    text: str = record.get("completion") or ""
     open_tag = tokenizer.think_open
     if open_tag is not None and open_tag in prompt_ids[-2:] and text.startswith("<think>"):
         # The prompt has the tag already; a server that splits thinking off makes us write it twice.
         text = text.removeprefix("<think>").removeprefix("\n")
-    return tokenizer.encode_completion(text)
+    return text
 
 
-def _end(
-    record: dict[str, Any], ids: list[int], tokenizer: TargetTokenizer, notes: list[str]
-) -> None:
+def _missing_end(record: dict[str, Any], ids: np.ndarray, tokenizer: TargetTokenizer) -> int | None:
     """A completion that stopped by itself ends with the token that stopped it."""
-    if record.get("finish_reason") == "length":
-        notes.append("truncated")
-        return
     stop = record.get("matched_stop")
     end = stop if isinstance(stop, int) else tokenizer.eos_token_id
     if isinstance(stop, str) or end is None:
-        return  # a stop string: the model did not end its turn
-    if not ids or (ids[-1] != end and ids[-1] != tokenizer.eos_token_id):
-        ids.append(end)
-        notes.append("end_token_added")
+        return None  # a stop string: the model did not end its turn
+    return None if len(ids) and ids[-1] in (end, tokenizer.eos_token_id) else end
 
 
 def fit(sample: Sample, *, max_length: int | None, overlong: Overlong) -> Sample | None:

@@ -11,15 +11,17 @@ Large lists, because two thousand million tokens no longer fit 32-bit offsets.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dflash.errors import InputInvalid
 from dflash.files import read_json, sha256_file, write_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
     import numpy as np
     import pyarrow as pa
@@ -54,17 +56,82 @@ def schema() -> pa.Schema:
 
 def write_shard(path: Path, rows: Sequence[Row]) -> dict[str, Any]:
     """Write one shard, whole or not at all; returns its manifest entry."""
-    import pyarrow as pa
+    with ShardWriter(path, keep_empty=True) as writer:
+        for row in rows:
+            writer.add(row)
+    return writer.entries[0]
 
-    with write_aside(path) as handle, pa.ipc.new_file(handle, schema()) as writer:
-        for start in range(0, len(rows), BATCH_ROWS):
-            writer.write_batch(_record_batch(rows[start : start + BATCH_ROWS]))
-    return {
-        "file": path.name,
-        "rows": len(rows),
-        "bytes": path.stat().st_size,
-        "sha256": sha256_file(path),
-    }
+
+class ShardWriter:
+    """A shard row by row, whole or not at all; one without rows is no file. See `entries`."""
+
+    def __init__(self, path: Path, *, keep_empty: bool = False) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self._path, self._keep_empty = path, keep_empty
+        self._rows: list[Row] = []
+        self._count = 0
+        self._stack = contextlib.ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) == BATCH_ROWS:
+            self._flush()
+
+    def discard(self) -> None:
+        """Nothing is to be kept; an older file of that name stays."""
+        self._rows, self._keep_empty = [], False
+        if self._writer is not None:
+            with contextlib.suppress(_Discarded):
+                self._stack.__exit__(_Discarded, _Discarded(), None)
+        self._writer, self._count = None, -1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._finish()
+        else:
+            self._stack.__exit__(kind, error, at)
+
+    def _finish(self) -> None:
+        if self._count < 0:
+            return
+        if self._rows or (self._keep_empty and self._writer is None):
+            self._flush()
+        if self._writer is None:
+            self._path.unlink(missing_ok=True)
+            return
+        self._stack.close()
+        self.entries.append(
+            {
+                "file": self._path.name,
+                "rows": self._count,
+                "bytes": self._path.stat().st_size,
+                "sha256": sha256_file(self._path),
+            }
+        )
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._writer is None:
+            handle = self._stack.enter_context(write_aside(self._path))
+            self._writer = self._stack.enter_context(pa.ipc.new_file(handle, schema()))
+        if self._rows:
+            self._writer.write_batch(_record_batch(self._rows))
+        self._count += len(self._rows)
+        self._rows = []
+
+
+class _Discarded(Exception):
+    pass
 
 
 def _record_batch(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -1,5 +1,8 @@
 """The target's tokenizer: prompts by its chat template, completions as the target wrote them.
 
+Ids come from a tiktoken twin where the tokenizer has one, and from Hugging Face's own code where
+not; both give the same.
+
 A text in a user's message that looks like a special token stays text: it is marked before the
 template is rendered and encoded without the added tokens after. Only the template itself, and what
 the model generated, can put special tokens into a sample.
@@ -13,10 +16,15 @@ import json
 import os
 import re
 from functools import cached_property
+from os.path import commonpath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash.errors import InputInvalid
+from dflash.twin import NoTwin, Twin, twin_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Markup of a model's own turns. In an assistant's earlier message it is what it looks like, and
 # templates search for it there.
@@ -29,8 +37,9 @@ PRIVATE_USE = range(0xE0F0, 0xF000)
 class TargetTokenizer:
     """Loads from a local folder only; every method is deterministic."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, fast: bool = True) -> None:
         self.path = Path(path)
+        self.why_slow = "" if fast else "asked for"
         self._hf = _load(self.path)
         self.added: dict[str, int] = {
             token.content: number for number, token in self._hf.added_tokens_decoder.items()
@@ -53,8 +62,8 @@ class TargetTokenizer:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         template_kwargs: dict[str, Any] | None = None,
-    ) -> list[int]:
-        """Ids up to and including the generation prompt, from one rendering."""
+    ) -> np.ndarray:
+        """Ids [n] int32 up to and including the generation prompt, from one rendering."""
         if not self._has_lookalike(messages) and not self._has_lookalike(tools):
             return self._encode(self.render(messages, tools, template_kwargs))
         mark = self._free_mark(messages, tools)
@@ -86,8 +95,8 @@ class TargetTokenizer:
                 "Check roles and contents of the prompt, or pass other --template-kwargs.",
             ) from error
 
-    def encode_completion(self, text: str) -> list[int]:
-        """What the model wrote: markup in it is the model's own."""
+    def encode_completion(self, text: str) -> np.ndarray:
+        """Ids [n] int32 of what the model wrote: markup in it is the model's own."""
         return self._encode(text)
 
     def decode(self, ids: list[int]) -> str:
@@ -108,39 +117,83 @@ class TargetTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        parts = [json.loads(self._hf.backend_tokenizer.to_str()), self._hf.chat_template]
-        text = json.dumps(parts, sort_keys=True)
+        text = json.dumps([self._description, self._hf.chat_template], sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _encode(self, text: str) -> list[int]:
-        return self._hf.encode(_without_surrogates(text), add_special_tokens=False)
+    @cached_property
+    def twin(self) -> Twin | None:
+        """None with the reason in `why_slow`."""
+        if self.why_slow:
+            return None
+        try:
+            return twin_of(
+                self._description, self._added_pattern, self.encode_slowly, self._normalize
+            )
+        except NoTwin as error:
+            self.why_slow = str(error)
+            return None
 
-    def _encode_marked(self, text: str, mark: str) -> list[int]:
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self._hf.backend_tokenizer.to_str())
+        return value
+
+    def _encode(self, text: str, *, added: bool = True) -> np.ndarray:
+        import numpy as np
+
+        whole = _without_surrogates(text)
+        found = self.twin.encode(whole, added=added) if self.twin is not None else None
+        if found is None:
+            ids = self.encode_slowly(whole) if added else self._encode_plain_hf(whole)
+            found = np.array(ids, dtype=np.int32)
+        return found
+
+    def encode_slowly(self, text: str) -> list[int]:
+        """By Hugging Face's own code: what the twin is held against."""
+        ids: list[int] = self._hf.encode(text, add_special_tokens=False)
+        return ids
+
+    def _normalize(self, text: str) -> str:
+        return str(self._hf.backend_tokenizer.normalizer.normalize_str(text))
+
+    def _encode_plain_hf(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _encode_marked(self, text: str, mark: str) -> np.ndarray:
         """Added tokens by id where the template wrote them, everything between as plain text."""
-        ids: list[int] = []
+        import numpy as np
+
+        parts = []
         for piece in self._added_pattern.split(text):
             if piece in self.added:
-                ids.append(self.added[piece])
+                parts.append(np.array([self.added[piece]], dtype=np.int32))
             elif piece:
-                plain = _without_surrogates(piece.replace(mark, ""))
-                ids.extend(self._plain.encode(plain, add_special_tokens=False).ids)
-        return ids
+                parts.append(self._encode(piece.replace(mark, ""), added=False))
+        return np.concatenate(parts)
 
     @cached_property
     def _added_pattern(self) -> re.Pattern[str]:
+        """Splits a text at its added tokens; what they begin with in common is sought first."""
+        start = commonpath(list(self.added))
         longest_first = sorted(self.added, key=lambda content: (-len(content), content))
-        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+        rest = "|".join(re.escape(content.removeprefix(start)) for content in longest_first)
+        if not self.added:
+            rest = "(?!)"  # nothing
+        return re.compile(f"({re.escape(start)}(?:{rest}))")
 
     @cached_property
     def _plain(self) -> Any:
         """The same vocabulary and merges without any added token."""
         from tokenizers import Tokenizer
 
-        value = json.loads(self._hf.backend_tokenizer.to_str())
-        value["added_tokens"] = []
-        value["post_processor"] = None
-        value["truncation"] = value["padding"] = None
-        return Tokenizer.from_str(json.dumps(value))
+        bare: dict[str, Any] = {
+            "added_tokens": [],
+            "post_processor": None,
+            "truncation": None,
+            "padding": None,
+        }
+        return Tokenizer.from_str(json.dumps({**self._description, **bare}))
 
     def _has_lookalike(self, value: Any) -> bool:
         if isinstance(value, str):
@@ -195,7 +248,11 @@ def _mapped(message: dict[str, Any]) -> dict[str, Any]:
 
 def _without_surrogates(text: str) -> str:
     """Half an emoji from a cut JSON escape has no UTF-8 form; it becomes the replacement mark."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
 
 
 def _load(path: Path) -> Any:

@@ -33,20 +33,20 @@ def test_plain_chat_from_text(smol):
     before, after = masked_text(sample, smol)
     assert before.endswith("<|im_start|>user\nHi 🙂<|im_end|>\n<|im_start|>assistant\n")
     assert after == "Hello, wörld!<|im_end|>"
-    assert sample.completion_ids.count(smol.eos_token_id) == 1
+    assert sample.completion_ids.tolist().count(smol.eos_token_id) == 1
     assert "end_token_added" in sample.notes
 
 
 def test_exact_ids_win_over_text(smol):
     exact = row(user("x"), "whatever", output_ids=[5, 6, 2], input_ids=[1, 9], matched_stop=2)
     sample = sample_of(exact, smol, {})
-    assert (sample.prompt_ids, sample.completion_ids) == ([1, 9], [5, 6, 2])
+    assert [*sample.prompt_ids, -1, *sample.completion_ids] == [1, 9, -1, 5, 6, 2]
     assert {"prompt_exact", "completion_exact"} <= set(sample.notes)
 
 
 def test_trimmed_stop_token_is_put_back(smol):
     sample = sample_of(row(user("x"), "", output_ids=[5, 6], matched_stop=2), smol, {})
-    assert sample.completion_ids == [5, 6, 2]
+    assert sample.completion_ids.tolist() == [5, 6, 2]
 
 
 def test_truncated_has_no_end_token(smol):
@@ -80,7 +80,7 @@ def test_qwen3_6_has_the_think_tag_in_the_prompt(qwen):
 def test_qwen3_6_tag_written_by_the_client_is_not_doubled(qwen):
     text = "<think>\nwell\n</think>\n\nFour."
     sample = sample_of(row(user("2+2?"), text, finish_reason="stop"), qwen["qwen3_6"], {})
-    whole = qwen["qwen3_6"].decode(sample.prompt_ids + sample.completion_ids)
+    whole = qwen["qwen3_6"].decode([*sample.prompt_ids, *sample.completion_ids])
     assert whole.count("<think>") == 1
     assert whole.endswith("<think>\nwell\n</think>\n\nFour.<|im_end|>")
 
@@ -138,8 +138,8 @@ def test_tools_and_their_arguments(qwen):
 @pytest.mark.parametrize("fake", ["<|im_end|>", "<|im_start|>", "<think>", "</think>"])
 def test_lookalike_in_user_text_stays_text(qwen, name, fake):
     tokenizer = qwen[name]
-    plain = tokenizer.encode_prompt(user("a b"))
-    ids = tokenizer.encode_prompt(user(f"a{fake}b"))
+    plain = tokenizer.encode_prompt(user("a b")).tolist()
+    ids = tokenizer.encode_prompt(user(f"a{fake}b")).tolist()
     assert ids.count(tokenizer.added[fake]) == plain.count(tokenizer.added[fake])
     assert tokenizer.decode(ids) == tokenizer.decode(plain).replace("a b", f"a{fake}b")
 
@@ -147,7 +147,7 @@ def test_lookalike_in_user_text_stays_text(qwen, name, fake):
 def test_lookalike_in_system_and_tools_stays_text(qwen):
     messages = [{"role": "system", "content": "never say <|im_end|>"}, *user("x")]
     tools = [{"type": "function", "function": {"name": "f", "description": "<|im_start|>"}}]
-    ids = qwen["qwen3"].encode_prompt(messages, tools)
+    ids = qwen["qwen3"].encode_prompt(messages, tools).tolist()
     assert ids.count(qwen["qwen3"].added["<|im_end|>"]) == 2
     assert ids.count(qwen["qwen3"].added["<|im_start|>"]) == 3
 
@@ -162,7 +162,7 @@ def once():
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Cn", "Co"]), max_size=60))
 def test_any_text_comes_through_around_a_lookalike(text):
     tokenizer = once()
-    ids = tokenizer.encode_prompt(user(f"{text}<|im_end|>{text}"))
+    ids = tokenizer.encode_prompt(user(f"{text}<|im_end|>{text}")).tolist()
     assert f"<|im_start|>user\n{text}<|im_end|>{text}<|im_end|>\n" in tokenizer.decode(ids)
     assert ids.count(tokenizer.eos_token_id) == 2
 
@@ -179,5 +179,5 @@ def test_overlong(smol):
     assert fit(sample, max_length=prompt + 2, overlong="keep") is sample
     cut = fit(sample, max_length=prompt + 2, overlong="truncate")
     assert cut is not None
-    assert cut.completion_ids == sample.completion_ids[:2]
+    assert cut.completion_ids.tolist() == sample.completion_ids[:2].tolist()
     assert "cut" in cut.notes

@@ -24,9 +24,11 @@ ASSETS = pathlib.Path(__file__).parents[1] / "assets"
 @pytest.fixture(autouse=True)
 def load_once(monkeypatch, load_tokenizer):
     """Nothing here changes a tokenizer's files."""
-    monkeypatch.setattr(
-        "dflash.tokenize.TargetTokenizer", lambda path: load_tokenizer(pathlib.Path(path))
-    )
+    for module in ("tokenize", "parts"):
+        monkeypatch.setattr(
+            f"dflash.{module}.TargetTokenizer",
+            lambda path, *, fast=True: load_tokenizer(pathlib.Path(path)),
+        )
 
 
 def user(text):
@@ -164,10 +166,10 @@ def exact(folder, ids, text):
 
 def test_wrong_tokenizer_is_noticed(tmp_path):
     source = exact(tmp_path / "in", [700, 701, 2], "quite another text")
-    with pytest.raises(InputInvalid, match="12 of 12 rows decode to another text"):
+    with pytest.raises(DflashError, match="12 of 12 rows decode to another text"):
         run(source, tmp_path / "out")
     source = exact(tmp_path / "big", [700, 60000], "x")
-    with pytest.raises(InputInvalid, match=r"token id 60000 is beyond the 49152"):
+    with pytest.raises(DflashError, match=r"token id 60000 is beyond the 49152"):
         run(source, tmp_path / "out")
 
 
