@@ -99,11 +99,16 @@ class Host:
         assert self.last_identity is not None
         return self.last_identity
 
-    def facts(self) -> dict[str, Any]:
-        """What the machine has: CPUs, memory, disks, GPUs, Python, limits; how its clock goes."""
+    def facts(self, *, look_at: Sequence[str] = ()) -> dict[str, Any]:
+        """What the machine has: CPUs, memory, disks, GPUs, Pythons, limits; how its clock goes.
+
+        `radar` has a row for the root, the home and each folder of `look_at`.
+        """
         self.identity()  # finds Python and puts the program there: that is not to be timed
         before = time.time()
-        facts: dict[str, Any] = self._verb("facts", {}, timeout=ROUND_TRIP_S)["facts"]
+        facts: dict[str, Any] = self._verb(
+            "facts", {"look_at": list(look_at)}, timeout=2 * ROUND_TRIP_S
+        )["facts"]
         after = time.time()
         # It looked at its clock after its work, at some moment of the rest: half of it is doubt.
         earliest = before + facts.pop("took_s")
@@ -112,6 +117,15 @@ class Host:
             "error_s": round((after - earliest) / 2, 3),
         }
         return facts
+
+    def radar(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+        """How fast folders are: `verdict` is ok, slow, hung or unknown, `why` has the figures.
+
+        A slow or hung one has an `alternative`: a local folder and its free bytes.
+        """
+        answer = self._verb("radar", {"paths": list(paths)}, timeout=ROUND_TRIP_S + 10 * len(paths))
+        rows: list[dict[str, Any]] = answer["radar"]
+        return rows
 
     def check(
         self,

@@ -68,7 +68,9 @@ class LocalTransport:
             except subprocess.TimeoutExpired as error:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
+                # Whoever left the group and holds our pipes open is not waited for.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.communicate(timeout=1)
                 raise Unreachable(
                     f"{' '.join(argv)[:80]} on local gave no answer in {timeout:.0f} s",
                     hint="the machine may be overloaded; the request is safe to repeat",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def in_child(work: Callable[[], Any], limit_s: float) -> tuple[bool, Any]:
+def in_child(work: Callable[[], Any], limit_s: float, *, kill: bool = True) -> tuple[bool, Any]:
     """The result of `work` from a child process, or (False, why)."""
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -23,6 +23,10 @@ def in_child(work: Callable[[], Any], limit_s: float) -> tuple[bool, Any]:
         try:
             os.close(ours)
             os.setpgid(0, 0)
+            # One that hangs must not keep the asker's channel open.
+            null = os.open(os.devnull, os.O_RDWR)
+            for standard in (0, 1, 2):
+                os.dup2(null, standard)
             data = json.dumps(work()).encode()
             while data:
                 data = data[os.write(theirs, data) :]
@@ -36,7 +40,8 @@ def in_child(work: Callable[[], Any], limit_s: float) -> tuple[bool, Any]:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([ours], [], [], left)[0]:
                 with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
+                    if kill:
+                        os.killpg(pid, signal.SIGKILL)
                 return False, f"no answer in {limit_s:.1f} s"
             piece = os.read(ours, 1 << 16)
             if not piece:

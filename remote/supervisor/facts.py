@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import pwd
@@ -9,16 +10,20 @@ import re
 import resource
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from remote.supervisor.base import wall_clock
+from remote.supervisor.children import in_child
 from remote.supervisor.disks import mounts
 from remote.supervisor.files import free_bytes
 from remote.supervisor.gpus import cuda, gpus, topology
 from remote.supervisor.identity import fact
 from remote.supervisor.memory import memory, number_of, shared_memory
+from remote.supervisor.processes import sees
+from remote.supervisor.radar import rows
 
 if TYPE_CHECKING:
     from remote.supervisor.base import JSON
@@ -34,7 +39,9 @@ def verb_facts(request: JSON, workspace: str) -> JSON:
         "cpu": cpu(), "memory": memory(), "shm": shared_memory(), "mounts": mounts(),
         "root_free_bytes": free_bytes(root),
         "gpus": gpus(), "gpu_topology": topology(), "cuda": cuda(),
+        "disks": disks(), "radar": rows([root, "~", *(request.get("look_at") or [])]),
         "python": {"version": platform.python_version(), "path": sys.executable},
+        "pythons": pythons(), "sees": sees(),
         "glibc": ".".join(platform.libc_ver()[1:]), "container": container(),
         "limits": limits(), "public_ports": public_ports(), "tools": tools(),
         "unix_time": wall_clock(), "took_s": round(time.monotonic() - began, 3),
@@ -68,6 +75,44 @@ def cpu() -> JSON:
         "count": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup_cpus": quota,
         "model": model.group(1) if model else "", "load": os.getloadavg()[0],
     }  # fmt: skip
+
+
+def disks() -> list[JSON]:
+    """Block devices with a disk behind them."""
+    found: list[JSON] = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir("/sys/block")):
+            sectors = number_of(f"/sys/block/{name}/size")
+            if sectors and not name.startswith(("loop", "ram", "zram", "sr")):
+                spins = fact(f"/sys/block/{name}/queue/rotational") == "1"
+                model = fact(f"/sys/block/{name}/device/model")
+                found.append(
+                    {"name": name, "bytes": sectors * 512, "rotational": spins, "model": model}
+                )
+    return found
+
+
+def pythons() -> list[JSON]:
+    """Every Python that a login would find, with its version."""
+    names = ["python3", *("python3.%d" % minor for minor in range(8, 16))]
+    path = os.environ.get("PATH", os.defpath) + ":/usr/local/bin:/opt/conda/bin"
+    places = {shutil.which(name, path=path) for name in names} - {None}
+    code = "import sys; print(sys.executable); print(*sys.version_info[:3], sep='.')"
+    found: dict[str, str] = {}
+
+    def ask() -> dict[str, str]:
+        for place in sorted(str(place) for place in places):
+            with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+                done = subprocess.run(
+                    [place, "-I", "-S", "-c", code], stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=3, check=True,
+                )  # fmt: skip
+                program, version = done.stdout.decode("utf-8", "replace").split()
+                found[program] = version
+        return found
+
+    answered, value = in_child(ask, 10.0)
+    return [{"path": k, "version": v} for k, v in sorted(value.items())] if answered else []
 
 
 def container() -> str:

@@ -17,7 +17,7 @@ from remote.supervisor.identity import identity
 VERBS: Dict[str, str] = {
     "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop", "extend": "stop",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
-    "resources": "resources", "facts": "facts", "checks": "checks",
+    "resources": "resources", "facts": "facts", "radar": "radar", "checks": "checks",
     "collect_garbage": "garbage", "list": "transfer", "hashes": "transfer",
     "put_open": "transfer", "put": "transfer", "put_close": "transfer", "get": "transfer",
 }  # fmt: skip

@@ -27,6 +27,13 @@ def process_ids() -> list[int]:
     return []
 
 
+def sees() -> str:
+    """Whose processes we may see: "all", "own" (hidepid), "none" (no /proc)."""
+    if os.path.exists("/proc/1/stat"):
+        return "all"
+    return "own" if os.path.exists("/proc/self/stat") else "none"
+
+
 def environ_of(pid: int) -> set[bytes]:
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:

@@ -63,7 +63,8 @@ def close(held: dict[str, int]) -> None:
         os.close(fd)
 
 
-def _open(path: str) -> int:
+def open_shared(path: str) -> int:
+    """A file of the machine folder, which every user of the machine may open."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         with contextlib.suppress(FileExistsError):
@@ -84,7 +85,7 @@ def _open(path: str) -> int:
 def _take(name: str, workspace: str, job: str, spec: JSON) -> int:
     path = os.path.join(machine_folder(), name)
     while True:
-        fd = _open(path)
+        fd = open_shared(path)
         try:
             if not take_lock(fd, TURN_S, lambda fd=fd: _belongs_to_another(fd, job)):  # type: ignore[misc]
                 record = _read(fd)

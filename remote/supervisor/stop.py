@@ -11,7 +11,7 @@ from remote.supervisor.holdings import GPU_WAIT_S, Holdings, merged, wait_for_po
 from remote.supervisor.identity import identity, stat_fields
 from remote.supervisor.launch import verb_burn
 from remote.supervisor.locks import lock_is_held
-from remote.supervisor.processes import KILL_WAIT_S, describe, end_all, job_processes, send
+from remote.supervisor.processes import KILL_WAIT_S, describe, end_all, job_processes, sees, send
 from remote.supervisor.resources import names_of, release_of
 from remote.supervisor.status import status
 from remote.supervisor.supervise import BEAT_S
@@ -40,6 +40,10 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
         survivors += holdings.wait_for_gpus(lambda: None)
         gone, left = holdings.sweep()
         survivors += left
+    sight = sees()
+    if sight == "none" and before not in ("absent", "burned", "published"):
+        what = "? (no /proc here: whether processes are left cannot be seen)"
+        survivors.append({"pid": None, "command": what, "holds": []})
     survivors = merged(survivors)
     if not survivors:
         release_of(job, spec)
@@ -48,7 +52,8 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
     return {
         "state": "stop_incomplete" if survivors else "stopped", "survivors": survivors,
         "evidence": {"before": before, "after": after["state"], "ports": sorted(ports),
-                     "cls": after["cls"], "reason": after["reason"], "shm_removed": gone},
+                     "cls": after["cls"], "reason": after["reason"], "shm_removed": gone,
+                     "sees": sight},
     }  # fmt: skip
 
 

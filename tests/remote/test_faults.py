@@ -306,3 +306,13 @@ def test_a_launch_that_runs_out_of_room_half_way_leaves_a_clear_state(bench, sma
     assert bench.launch("a1", "echo ran").state in ("running", "exited")
     assert bench.ended("a1").cls in ("ok", "disk_full", "never_started")
     assert bench.text("a1") in ("ran\n", "")
+
+
+def test_a_command_that_leaves_a_child_on_our_pipes_is_given_up_in_time(bench):
+    """The child is not of its group, holds its output open, and lives on."""
+    with pytest.raises(Unreachable, match="no answer in 1 s"):
+        bench.host.transport.run(
+            ["sh", "-c", f"setsid sh -c 'echo $$ > {bench.root.parent}/pid; sleep 300' & wait"],
+            timeout=1,
+        )
+    os.kill(int((bench.root.parent / "pid").read_text()), signal.SIGKILL)
