@@ -1,0 +1,92 @@
+"""`reconcile`: one look at all that may run; nothing starts, nothing stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runbook.engine.events import TaskMoved
+from runbook.errors import RunbookError
+from state import LeaseHeld
+from tests.support.deadline import wait_for
+from tests.support.workspaces import cli, make, states
+
+if TYPE_CHECKING:
+    from runbook.service import Service
+
+TASKS = """\
+  ends:
+    title: Ends when it is told to
+    phase: one
+    step: shell
+    with: {sh: "echo $$ > ${host.work}/pid; while ! test -e ${host.work}/go; do sleep 0.05; done"}
+  next:
+    title: Would come next
+    phase: one
+    needs: [ends]
+    step: shell
+    with: {sh: "touch ${host.work}/next"}
+"""
+
+
+def left_running(service: Service, folder: Path) -> None:
+    leave = threading.Event()
+
+    def listen(event: object) -> None:
+        if isinstance(event, TaskMoved) and event.state == "active":
+            leave.set()
+
+    service.run(stop_event=leave, listen=listen)
+    wait_for((folder / "work" / "pid").exists, what="the job to start")
+
+
+def test_what_ended_meanwhile_is_told_and_nothing_is_started(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS) as service:
+        left_running(service, tmp_path)
+        (seen,) = service.reconcile()
+        assert seen.task == "ends"
+        assert seen.found.startswith("running")
+        assert seen.after == "active, running"
+        (tmp_path / "work" / "go").touch()
+
+        def done() -> bool:
+            service.reconcile("box")
+            return states(service)["ends"] == "done"
+
+        wait_for(done, what="the end to be seen")
+        assert states(service) == {"ends": "done", "next": "ready"}
+        assert service.reconcile() == ()
+        with pytest.raises(RunbookError, match="neither a task nor a host role"):
+            service.reconcile("nothing")
+        lease = service.store.acquire("engine", "another")
+        with pytest.raises(LeaseHeld):
+            service.reconcile()
+        service.store.release(lease)
+    assert not (tmp_path / "work" / "next").exists()
+
+
+def test_a_lost_attempt_is_found_and_stays_lost(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS) as service:
+        left_running(service, tmp_path)
+        job = int((tmp_path / "work" / "pid").read_text())
+        os.kill(_parent(job), signal.SIGKILL)  # its supervisor
+
+        def lost() -> bool:
+            service.reconcile("ends")
+            return states(service)["ends"] == "attention"
+
+        wait_for(lost, what="the loss to be seen")
+        answer = cli(tmp_path, "reconcile", "ends")
+        assert answer.returncode == 0
+        assert "still attention, lost" in answer.stdout
+        service.supersede("ends", reason="swept")
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return int(stat.rpartition(")")[2].split()[1])
