@@ -62,11 +62,14 @@ _RECEIVE = """import hashlib, os, sys
 path, want = sys.argv[1:3]
 data = sys.stdin.buffer.read()
 if hashlib.sha256(data).hexdigest() != want: sys.exit("what arrived is not what was sent")
-os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 aside = "%s.%d" % (path, os.getpid())
-with open(aside, "xb") as file:
-    file.write(data); file.flush(); os.fsync(file.fileno())
-os.rename(aside, path)"""
+try:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(aside, "xb") as file:
+        file.write(data); file.flush(); os.fsync(file.fileno())
+    os.rename(aside, path)
+except OSError as error:
+    sys.exit("cannot write %s: %s" % (error.filename or path, error.strerror))"""
 
 
 class Host:
@@ -422,7 +425,11 @@ class Host:
         argv = [self._python, *BARE, "-c", _RECEIVE, path, digest]
         sent = self.transport.run(argv, input=archive(), timeout=ROUND_TRIP_S)
         if not sent.ok:
-            raise CommandFailed(sent, where=self.label, hint="is there room, and may we write?")
+            raise CommandFailed(
+                sent,
+                where=self.label,
+                hint=f"make room at {self.root}, or bind the host with a --root we may write to",
+            )
 
 
 def _job_status(found: Mapping[str, Any]) -> JobStatus:

@@ -93,26 +93,38 @@ def disks() -> list[JSON]:
 
 
 def pythons() -> list[JSON]:
-    """Every Python that a login would find, with its version."""
-    names = ["python3", *("python3.%d" % minor for minor in range(8, 16))]
+    """The Pythons that a login would find, and ours. Version managers' scripts are not run."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/bin:/opt/conda/bin"
-    places = {shutil.which(name, path=path) for name in names} - {None}
-    code = "import sys; print(sys.executable); print(*sys.version_info[:3], sep='.')"
-    found: dict[str, str] = {}
+    names = ["python3", *("python3.%d" % minor for minor in range(8, 16))]
+    found = {os.path.realpath(sys.executable): platform.python_version()}
 
     def ask() -> dict[str, str]:
-        for place in sorted(str(place) for place in places):
-            with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-                done = subprocess.run(
-                    [place, "-I", "-S", "-c", code], stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=3, check=True,
-                )  # fmt: skip
-                program, version = done.stdout.decode("utf-8", "replace").split()
-                found[program] = version
+        for name in names:
+            place = os.path.realpath(shutil.which(name, path=path) or "/")
+            if place not in found and is_program(place):
+                found[place] = version_of(place)
         return found
 
     answered, value = in_child(ask, 10.0)
-    return [{"path": k, "version": v} for k, v in sorted(value.items())] if answered else []
+    pairs = sorted((value if answered else found).items())
+    return [{"path": place, "version": version} for place, version in pairs]
+
+
+def is_program(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+    return False
+
+
+def version_of(python: str) -> str:
+    code = "import sys; print(*sys.version_info[:3], sep='.')"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=3, check=True,
+        )  # fmt: skip
+        return done.stdout.decode("utf-8", "replace").strip()
+    return ""
 
 
 def container() -> str:

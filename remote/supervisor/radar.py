@@ -33,7 +33,7 @@ SLOW_IMPORT_S = 10.0
 SAMPLE = 64  # files
 SMALL = 64 << 10
 STRETCH = 64 << 20
-READ_S = 1.0
+READ_S = 0.3
 IMPORTS = "import importlib.metadata as m; [d.metadata['Name'] for d in m.distributions()]"
 
 
