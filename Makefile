@@ -12,15 +12,16 @@ VENV_PY := remote/payloads/venv.py
 LOCKS := runbook/locks
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test check soak clean python system dev operator serve
+.PHONY: help demo test check soak clean python system dev operator serve oracles
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: operator  ## the whole pipeline on this machine, in ./demo
 	@ENVS=$(ENVS) ENGINE=$(ENGINE) TORCH_INDEX=$(TORCH_INDEX) sh scripts/demo.sh
 
-test: dev serve system check  ## set up, then lint, types, import contracts, and all tests
-	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest $(PYTEST_ARGS)
+test: dev serve oracles system check  ## set up, then lint, types, import contracts, and all tests
+	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python DFLASH_ORACLE_PYTHON=$(ENVS)/oracles/bin/python \
+	  $(ENVS)/dev/bin/python -m pytest $(PYTEST_ARGS)
 
 soak: dev system  ## long campaigns: many more kills (RUNBOOK_KILLS, RUNBOOK_SEED)
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults
@@ -45,6 +46,9 @@ dev: python  ## the environment of the tests
 
 serve: python  ## the environment of SGLang on a CPU
 	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/serve --lock $(LOCKS)/serve-cpu.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --plugin runbook/serving/cpu_platform --imports torch,transformers,sglang
+
+oracles: dev  ## the peers' packages, for tests that hold ours against theirs
+	@$(ENVS)/dev/bin/python scripts/make_oracles.py $(ENVS)/oracles
 
 system:  ## Debian packages that the tests need
 	@sh scripts/system_packages.sh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from dflash.drafter import load_drafter
 from dflash.export import export
 from dflash.progress import Progress
 from dflash.target import TargetTaps, load_target
+from tests.support.oracles import oracle_python
 from tests.support.tiny_targets import save_tiny_drafter, save_tiny_target
 
 QUIET = Progress()
@@ -123,12 +123,11 @@ def test_missing_folders_are_named(tmp_path, target, capsys):
     assert "no checkpoint at" in capsys.readouterr().err
 
 
-@pytest.mark.skipif("DFLASH_ORACLE_PYTHON" not in os.environ, reason="no official package")
-@pytest.mark.parametrize("shape", [{}, MIXED, MIXED | {"is_causal": False}])
+@pytest.mark.parametrize("shape", [MIXED, MIXED | {"is_causal": False}])
 def test_official_package_agrees(tmp_path, target, shape):
     report = check(
         exported(tmp_path, **shape), target, tmp_path / "r.json",
-        official_python=Path(os.environ["DFLASH_ORACLE_PYTHON"]), progress=QUIET,
+        official_python=Path(oracle_python()), progress=QUIET,
     )  # fmt: skip
     row = report["checks"][-1]
     assert row["verdict"] == "pass", row

@@ -4,8 +4,7 @@ Run by an interpreter that has them (`python -I tests/oracles/peers.py`): prints
 `frozen/peers.json` is its output, so that the comparison also runs where the peers are not
 installed. Top level: standard library and numpy only, for our tests import the inputs from here.
 
-    pip install torch==2.13.0 transformers==5.15.0 datasets loguru httpx openai pydantic-settings
-    pip install --no-deps dflash==0.1.0 specforge==0.2.0 speculators==0.9.0 hs-connectors==0.9.0
+`make oracles` installs the versions of `oracles.lock`.
 """
 
 from __future__ import annotations

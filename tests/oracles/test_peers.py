@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dflash.drafter import Drafter
 from dflash.losses import LossOptions, block_loss
 from dflash.shards import Row
 from tests.oracles import peers
+from tests.support.oracles import oracle_python
 
 FROZEN = Path(__file__).parent / "frozen" / "peers.json"
 
@@ -140,12 +140,9 @@ def test_losses_equal_specforge(
 
 
 def test_frozen_numbers_are_the_peers_own() -> None:
-    python = os.environ.get("DFLASH_ORACLE_PYTHON")
-    if not python:
-        pytest.skip("DFLASH_ORACLE_PYTHON names no interpreter with the peers' packages")
     script = Path(__file__).with_name("peers.py")
     done = subprocess.run(
-        [python, "-I", str(script)], capture_output=True, check=False, timeout=250
+        [oracle_python(), "-I", str(script)], capture_output=True, check=False, timeout=250
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     live, kept = json.loads(done.stdout), json.loads(FROZEN.read_text(encoding="utf-8"))
