@@ -63,6 +63,44 @@ def rotate_heads_backward(
     return dx, dw
 
 
+def rotate_part(
+    x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, *, plus_one: bool
+) -> Tensor:
+    y = rms_norm(x, weight, eps, plus_one=plus_one)[1].transpose(1, 2)
+    turned, rest = y[..., : cos.shape[-1]], y[..., cos.shape[-1] :]
+    low, high = turned.chunk(2, dim=-1)
+    turned = turned * cos[:, None] + torch.cat([-high, low], -1) * sin[:, None]
+    return torch.cat([turned, rest], -1)
+
+
+def delta_rule(
+    raw: Tensor, conv: Tensor, a_log: Tensor, dt_bias: Tensor, *,
+    rows: int, key_heads: int, value_heads: int, key_width: int, value_width: int,
+) -> Tensor:  # fmt: skip
+    """Token by token: the definition, not the chunked form of it."""
+    keys, values = key_heads * key_width, value_heads * value_width
+    parts = [2 * keys + values, values, value_heads, value_heads]
+    mixed, _, b, a = raw.view(rows, -1, raw.shape[-1])[..., : sum(parts)].split(parts, dim=-1)
+    padded = functional.pad(mixed.transpose(1, 2), (conv.shape[-1] - 1, 0))
+    weight = conv.reshape(conv.shape[0], 1, -1)
+    mixed = functional.silu(functional.conv1d(padded, weight, groups=len(conv))).transpose(1, 2)
+    q, k, v = (t.unflatten(-1, (-1, key_width)).float() for t in mixed.split([keys, keys, values], -1))
+    group = value_heads // key_heads
+    q, k = (t * torch.rsqrt(t.square().sum(-1, keepdim=True) + 1e-6) for t in (q, k))
+    q, k = (t.repeat_interleave(group, 2) for t in (q * key_width**-0.5, k))
+    beta = b.sigmoid().float()
+    keep = torch.exp(-a_log.float().exp() * functional.softplus(a.float() + dt_bias.float()))
+    state = q.new_zeros(rows, value_heads, key_width, value_width)
+    made = []
+    for t in range(q.shape[1]):
+        state = state * keep[:, t, :, None, None]
+        known = (state * k[:, t, :, :, None]).sum(2)
+        fresh = (v[:, t] - known) * beta[:, t, :, None]
+        state = state + k[:, t, :, :, None] * fresh[:, :, None]
+        made.append((state * q[:, t, :, :, None]).sum(2))
+    return torch.stack(made, 1).flatten(0, 1).to(raw.dtype)
+
+
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return functional.silu(gate) * up
 

@@ -7,6 +7,7 @@ into the next.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json
+from dflash.fused_target import CHECK_TOKENS, FusedTarget, agrees, known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,6 +89,7 @@ class TargetTaps:
             )
         self._head: Any = model.get_output_embeddings()
         self._embedding: Any = self.decoder.embed_tokens
+        self._fast: FusedTarget | bool | None = None
 
     @property
     def device(self) -> torch.device:
@@ -129,21 +132,58 @@ class TargetTaps:
     @torch.no_grad()
     def states(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """Run right-padded rows [R,S] -> tap states [R,S,K*H]; padding comes back as zeros."""
+        real = torch.arange(input_ids.shape[1])[None] < lengths.cpu()[:, None]  # [R,S]
+        padded = not bool(real.all())
+        fast = self._fast_forward(input_ids)
+        found = fast(input_ids) if fast else self._by_hooks(input_ids, real.to(input_ids.device))
+        states = torch.cat(found, dim=-1)
+        if padded:  # zeros even where padding overflowed
+            states = torch.where(real.to(states.device)[..., None], states, 0.0)
+        self._check_finite(states)
+        return states
+
+    def _fast_forward(self, input_ids: Tensor) -> FusedTarget | None:
+        """Our own forward of a known architecture, once it has shown the model's own taps."""
+        if self._fast is None:
+            self._fast = False
+            if known(self.decoder):
+                fast = FusedTarget(self.decoder, self.layer_ids)
+                self._fast = fast if self._shows(fast, input_ids[:1, :CHECK_TOKENS]) else False
+        return self._fast or None
+
+    def _shows(self, fast: FusedTarget, ids: Tensor) -> bool:
+        every = range(max(self.layer_ids) + 1)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        streams = [self._embedding(ids), *self._by_hooks(ids, real, every)]
+        try:
+            return agrees(fast, streams)
+        except Exception as error:  # noqa: BLE001 - another version's layers: their own forward works
+            warnings.warn(
+                f"The fast forward does not run on this target ({type(error).__name__}: "
+                f"{str(error)[:200]}); using the model's own, which is slower.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+
+    def _by_hooks(
+        self, input_ids: Tensor, real: Tensor, layers: Sequence[int] | None = None
+    ) -> list[Tensor]:
+        """The model's own forward, stopped after the last tap."""
         captured: dict[int, Tensor] = {}
-        last = max(self.layer_ids)
+        layers = layers or self.layer_ids
+        last = max(layers)
 
         def hook(layer: int, output: Any) -> None:
             captured[layer] = output[0] if isinstance(output, tuple) else output
             if layer == last:
                 raise _Enough
 
-        steps = torch.arange(input_ids.shape[1], device=input_ids.device)
-        real = steps[None] < lengths.to(input_ids.device)[:, None]  # [R,S]
         handles = [
             self.decoder.layers[i].register_forward_hook(
                 lambda _module, _inputs, output, i=i: hook(i, output)
             )
-            for i in self.layer_ids
+            for i in layers
         ]
         try:
             self.decoder(input_ids=input_ids, attention_mask=real.long(), use_cache=False)
@@ -152,10 +192,7 @@ class TargetTaps:
         finally:
             for handle in handles:
                 handle.remove()
-        states = torch.cat([captured[i] for i in self.layer_ids], dim=-1)
-        states = torch.where(real[..., None], states, 0.0)  # zeros even where padding overflowed
-        self._check_finite(states)
-        return states
+        return [captured[i] for i in layers]
 
     def _check_finite(self, states: Tensor) -> None:
         if bool(torch.isfinite(states.sum(dtype=torch.float32))):

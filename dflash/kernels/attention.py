@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from dflash.spans import Spans
 
-FORWARD = {"rows": 128, "keys": 64, "num_warps": 8, "num_stages": 3}
-QUERIES = {"rows": 128, "keys": 64, "num_warps": 8, "num_stages": 3}
-KEYS = {"rows": 64, "keys": 128, "num_warps": 8, "num_stages": 2}
+FORWARD = {"rows": 64, "keys": 64, "num_warps": 4, "num_stages": 3}
+QUERIES = {"rows": 64, "keys": 64, "num_warps": 4, "num_stages": 2}
+KEYS = {"rows": 64, "keys": 64, "num_warps": 4, "num_stages": 2}
 LOG2E = 1 / math.log(2)
 
 

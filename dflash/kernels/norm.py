@@ -11,7 +11,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROGRAMS = 528
+BACK = {"programs": 528, "num_warps": 4}
 """Programs of a backward pass: each adds up the weight's gradient over many rows."""
 
 
@@ -100,13 +100,14 @@ def rms_norm_backward(
     """(dx, dweight, y): y is made again, so that forward need not keep it."""
     rows, width = x.shape
     dx, y = torch.empty_like(x), torch.empty_like(x)
-    programs = min(rows, PROGRAMS)
+    programs = min(rows, BACK["programs"])
     dw = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     if rows:
         grid: Any = (programs,)
         _backward[grid](
             dy, x, weight, residual, dx, y, dw, rows, width, eps,
-            HAS_RESIDUAL=residual is not None, BLOCK=triton.next_power_of_2(width), num_warps=8,
+            HAS_RESIDUAL=residual is not None, BLOCK=triton.next_power_of_2(width),
+            num_warps=BACK["num_warps"],
         )  # fmt: skip
     return dx, dw.sum(0).to(weight.dtype), y
 

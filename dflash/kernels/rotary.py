@@ -72,6 +72,51 @@ def _backward(
     tl.store(out + HALF, dw_high)
 
 
+@triton.jit
+def _part(
+    x, weight, cos, sin, y, length, stride_token, stride_head, stride_row, eps,
+    HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+):  # fmt: skip
+    """Only the first ROTATED features of a head turn; written as [rows, heads, tokens, D]."""
+    token = tl.program_id(0).to(tl.int64)
+    head, at = tl.arange(0, PADDED)[:, None], tl.arange(0, D)[None]
+    inside = head < HEADS
+    half: tl.constexpr = ROTATED // 2
+    place = x + token * stride_token + head * stride_head
+    partner = tl.where(at < half, at + half, tl.where(at < ROTATED, at - half, at))
+    own = tl.load(place + at, mask=inside, other=0.0).to(tl.float32)
+    other = tl.load(place + partner, mask=inside, other=0.0).to(tl.float32)
+    kind = y.dtype.element_ty
+    scale = (1 / tl.sqrt(tl.sum(own * own, 1) / D + eps))[:, None]
+    w, w_other = tl.load(weight + at).to(tl.float32), tl.load(weight + partner).to(tl.float32)
+    if PLUS_ONE:
+        w, w_other = w + 1.0, w_other + 1.0
+    own, other = (own * scale * w).to(kind).to(tl.float32), (other * scale * w_other).to(kind)
+    turns = at < ROTATED
+    c = tl.load(cos + token * ROTATED + at, mask=turns, other=1.0).to(tl.float32)
+    s = tl.load(sin + token * ROTATED + at, mask=turns, other=0.0).to(tl.float32)
+    made = own * c + tl.where(at < half, -other.to(tl.float32), other.to(tl.float32)) * s
+    row, step = token // length, token % length
+    out = y + row * stride_row + head * length * D + step * D + at
+    tl.store(out, made.to(kind), mask=inside)
+
+
+def rotate_part(
+    x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, *, plus_one: bool
+) -> Tensor:
+    """x [R,S,h,d] with any strides, cos and sin [R,S,rotated] -> [R,h,S,d] normed and rotated."""
+    rows, length, heads, width = x.shape
+    y = torch.empty(rows, heads, length, width, dtype=x.dtype, device=x.device)
+    grid: Any = (rows * length,)
+    _part[grid](
+        x, weight, cos, sin, y, length, x.stride(1), x.stride(2), heads * length * width, eps,
+        HEADS=heads, PADDED=triton.next_power_of_2(heads), D=width, ROTATED=cos.shape[-1],
+        PLUS_ONE=plus_one, num_warps=4,
+    )  # fmt: skip
+    return y
+
+
 def rotate_heads(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
     """x [n,h*d] -> normed by head and rotated [n,h*d]."""
     width = len(weight)

@@ -46,7 +46,7 @@ def products(rows: int, context: int) -> None:
         ("q", rows, h, 4096), ("k", rows, h, 1024), ("o", rows, 4096, h), ("gate", rows, h, i),
         ("down", rows, i, h), ("fc", context, shape.context_width, h), ("head", 3840, h, v),
         ("head back", 3840, v, h), ("head back", 4096, v, h), ("head back", 4224, v, h),
-        ("head back", 6144, v, h), ("head back", 7680, v, h),
+        ("head", 4096, h, v), ("head", 5120, h, v), ("head back", 5120, v, h),
     ):  # fmt: skip
         a, b, up = random(m, k), random(n, k) if name != "head back" else random(k, n), random(m, n)
         forward = (lambda a=a, b=b: a @ b) if name == "head back" else (lambda a=a, b=b: a @ b.t())
@@ -77,8 +77,9 @@ def attention(anchors: int, *, tiles: bool) -> None:
     useful = 4e-9 * 4096 * float((spans.context.high - spans.context.low).sum() + count * BLOCK)
     settings = [(128, 64, 8, 3)]
     if tiles:
-        settings += [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3),
-                     (128, 32, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2), (64, 128, 8, 2)]  # fmt: skip
+        settings += [(64, 64, 4, 3), (128, 64, 8, 4),
+                     (64, 64, 4, 2), (64, 128, 8, 3), (64, 128, 8, 2), (32, 128, 8, 3),
+                     (32, 128, 4, 3), (64, 64, 8, 3), (64, 32, 4, 4), (64, 64, 4, 4)]  # fmt: skip
     found: dict[str, list[tuple[float, tuple[int, ...]]]] = {}
     for setting in settings:
         chosen = dict(zip(("rows", "keys", "num_warps", "num_stages"), setting, strict=True))
@@ -130,6 +131,40 @@ def pointwise(rows: int) -> None:
         print(table_row(name, rows, f"{ms:.3f} ms", f"{moved / ms / 1e9:.2f} TB/s"), flush=True)
 
 
+def tried(name: str, config: dict[str, int], settings: list[dict[str, int]],
+          call: Callable[[], Any]) -> None:  # fmt: skip
+    """Time a call under each setting of a kernel's tile, the present one restored after."""
+    kept, times = dict(config), []
+    for setting in settings:
+        config.update(setting)
+        try:
+            times.append((milliseconds(call), setting))
+        except Exception as error:  # noqa: BLE001 - a tile too large for the chip is an answer
+            print(name, setting, str(error).splitlines()[0][:100])
+        config.update(kept)
+    for ms, setting in sorted(times, key=lambda pair: pair[0]):
+        print(table_row(name, setting, f"{ms:.3f} ms"), flush=True)
+
+
+def tile_sweep(rows: int) -> None:
+    from dflash.kernels.cross_entropy import TILE
+    from dflash.kernels.norm import BACK
+
+    logits, labels = random(4096, 248320), torch.randint(0, 248320, (4096,), device="cuda")
+    tiles = [(4, 2048, 8), (2, 2048, 8), (4, 1024, 4), (8, 1024, 4), (4, 4096, 16), (8, 2048, 8)]
+    tried(
+        "cross entropy", TILE,
+        [{"DEEP": d, "WIDE": w, "num_warps": n} for d, w, n in tiles],
+        lambda: kernels.cross_entropy_(logits, labels, scale=1.0, cap=0.0, gradient=True),
+    )  # fmt: skip
+    x, dy, w = random(rows, 5120), random(rows, 5120), random(5120)
+    backs = [(264, 8), (528, 8), (1056, 8), (528, 16), (264, 16), (1056, 4), (528, 4), (2112, 4)]
+    tried(
+        "norm backward", BACK, [{"programs": p, "num_warps": n} for p, n in backs],
+        lambda: kernels.rms_norm_backward(dy, x, w, 1e-6, dy),
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--anchors", type=int, nargs="+", default=[512])
@@ -140,6 +175,8 @@ def main() -> None:
         attention(anchors, tiles=args.tiles)
     rows = 4 * args.anchors[0] * BLOCK
     pointwise(rows)
+    if args.tiles:
+        tile_sweep(rows)
     torch.cuda.empty_cache()
     products(rows, 4 * LENGTH)
 
