@@ -60,9 +60,18 @@ def error(message: str, hint: str) -> None:
         print(f"  {hint}", file=sys.stderr)
 
 
+_ANSWERS: list[str] = []
+
+
 def json_line(value: Mapping[str, Any]) -> None:
     """One JSON answer."""
+    _ANSWERS.append("given")
     print(json.dumps(value, ensure_ascii=False, indent=2), flush=True)
+
+
+def answered() -> bool:
+    """Whether this process has given a JSON answer: there is one at most."""
+    return bool(_ANSWERS)
 
 
 def colour_wanted() -> bool:

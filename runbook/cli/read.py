@@ -114,27 +114,39 @@ def brief_command(workspace: Path, about: str | None, tokens: int, md: bool, as_
 @click.option("--err", "stream", flag_value="err", help="Only the error stream.")
 @click.option("--out", "stream", flag_value="out", help="Only the output.")
 @click.option("-n", "--lines", type=int, default=40, help="Last lines to print; 0 for all.")
+@json_option
 @click.pass_obj
-def logs_command(workspace: Path, task: str, follow: bool, stream: str | None, lines: int) -> None:
+def logs_command(
+    workspace: Path, task: str, follow: bool, stream: str | None, lines: int, as_json: bool
+) -> None:
     """Print a task's output, as copied from its host, and the end of its errors.
 
     Example: runbook logs train -f
     """
+    if follow and as_json:
+        raise click.UsageError("--follow or --json, not both.")
     with Reader.open(workspace) as reader:
         if follow:
             _follow(reader, task, stream or "out", lines)
             return
-        found = False
+        streams = {}
         for name in (stream,) if stream else ("out", "err"):
             path = reader.log_path(task, name)
-            if path is None:
-                continue
-            if name == "err" and not stream:
-                report.line("--- errors (--err for all of them) ---")
-            report.line(_tail(path.read_bytes(), lines if stream or name == "out" else ERR_LINES))
-            found = True
-        if not found:
-            report.error(f"`{task}` has written nothing yet.", "")
+            if path is not None:
+                shown = lines if stream or name == "out" else ERR_LINES
+                streams[name] = _tail(_end(path, shown), shown)
+        if as_json:
+            snapshot = reader.snapshot()
+            attempt = snapshot.latest_attempt(task)
+            data = {"task": task, "attempt": attempt.id if attempt else None, "streams": streams}
+            answer("logs", snapshot.revision, data)
+            return
+    for name, text in streams.items():
+        if name == "err" and not stream:
+            report.line("--- errors (--err for all of them) ---")
+        report.line(text)
+    if not streams:
+        report.error(f"`{task}` has written nothing yet.", "")
 
 
 def _follow(reader: Reader, task: str, stream: str, lines: int) -> None:
@@ -176,9 +188,10 @@ def results_command(workspace: Path, as_json: bool) -> None:
 
 @click.command("progress")
 @click.option("--check", is_flag=True, help="Only tell whether PROGRESS.md is current (exit 4).")
-@click.option("--fix", is_flag=True, help="Write it even over a later revision's text.")
+@click.option("--fix", is_flag=True, help="Settle git's conflict markers; write over a later one.")
+@json_option
 @click.pass_obj
-def progress_command(workspace: Path, check: bool, fix: bool) -> None:
+def progress_command(workspace: Path, check: bool, fix: bool, as_json: bool) -> None:
     """Bring PROGRESS.md up to date with the graph. People's notes in it stay.
 
     Example: runbook progress --check
@@ -187,15 +200,23 @@ def progress_command(workspace: Path, check: bool, fix: bool) -> None:
 
     with Service.open(workspace) as service:
         path = service.workspace.progress_file
-        if check:
-            current = service.progress_is_current()
-            report.line(f"{path.name} is {'current' if current else 'not current'}")
-            sys.exit(0 if current else 4)
-        mirrored = service.write_progress(force=fix)
-    if mirrored.problem:
+        mirrored = None if check else service.write_progress(force=fix)
+        current = service.progress_is_current()
+        revision = service.store.revision()
+    if as_json:
+        told = {name: getattr(mirrored, name, "") for name in ("edit", "problem")}
+        changed = mirrored is not None and mirrored.changed
+        data = {"path": str(path), "current": current, "changed": changed, **told}
+        answer("progress", revision, data)
+    elif mirrored is None:
+        report.line(f"{path.name} is {'current' if current else 'not current'}")
+    elif mirrored.problem:
         report.error(mirrored.problem, mirrored.hint)
+    else:
+        report.line(f"{path.name} {'written' if mirrored.changed else 'was current'}")
+    if mirrored is not None and mirrored.problem:
         sys.exit(6)
-    report.line(f"{path.name} {'written' if mirrored.changed else 'was current'}")
+    sys.exit(0 if current or not check else 4)
 
 
 def _graph_data(view: View) -> dict[str, Any]:
@@ -328,6 +349,14 @@ def _print_task(view: View, task: Task) -> None:
 
 def _need(snapshot: Snapshot, task_id: str) -> str:
     return f"{task_id} ({snapshot.task(task_id).state})"
+
+
+def _end(path: Path, lines: int) -> bytes:
+    """As much of a log as so many lines can need; all of it for 0."""
+    with path.open("rb") as file:
+        if lines:
+            file.seek(max(0, path.stat().st_size - max(1 << 20, lines << 12)))
+        return file.read()
 
 
 def _tail(data: bytes, lines: int) -> str:

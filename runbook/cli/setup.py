@@ -190,3 +190,19 @@ def schema_command() -> None:
     from runbook.plan import json_schema
 
     report.json_line(json_schema())
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print what makes SHELL complete verbs and options; put it where the shell reads it.
+
+    Example: runbook completion bash > ~/.local/share/bash-completion/completions/runbook
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    found = kind(ctx.find_root().command, {}, "runbook", "_RUNBOOK_COMPLETE")
+    report.line(found.source_template % found.source_vars())

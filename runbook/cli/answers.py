@@ -1,0 +1,261 @@
+"""What each verb answers with `--json`: the one description, of which docs/json.md is made.
+
+Nothing here runs with a verb; a test holds every answer against it. Keys are added freely. A key
+that goes, or changes its meaning, makes a new `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from runbook.brief import Section
+from runbook.cli.common import SCHEMA
+from runbook.diff import Affected, Changed, FieldChange, Removed
+from runbook.doctor import Finding
+from runbook.engine.reconcile import Seen
+from runbook.errors import Exit
+from runbook.plan import Problem
+from runbook.sharing.contents import Contents
+from runbook.sharing.pull import Offer, Pulled
+from runbook.sharing.push import Pushed
+from runbook.views import NextAction, RunResult
+from state import model
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "text": str,
+    "number": (int, float),
+    "truth": bool,
+    "object": dict,
+    "list": list,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of an answer."""
+
+    name: str
+    kind: str
+    """A word of `KINDS`; with `?` it may be null, and it may be left out with `-`."""
+    what: str
+    record: type | None = None
+    """What the object is, or what the list holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The `data` of one verb, or of one form of it."""
+
+    verb: str
+    form: str
+    keys: tuple[Key, ...]
+
+
+def _keys(*rows: tuple[Any, ...]) -> tuple[Key, ...]:
+    return tuple(Key(*row) for row in rows)
+
+
+MOVED = _keys(
+    ("task", "text", "its id"),
+    ("state", "text", "where it is now"),
+    ("reason", "text", "why"),
+)
+TASKS = ("tasks", "list", "ids")
+CLAIMS = ("claims", "list", "that hold; each with `left_s`, the seconds left", model.Claim)
+HOST = ("host", "object", "the binding", model.HostBinding)
+
+ANSWERS: tuple[Answer, ...] = (
+    Answer("init", "", _keys(("workspace", "text", "its folder"), ("tasks", "number", "how many"))),
+    Answer(
+        "validate",
+        "",
+        _keys(
+            ("valid", "truth", "whether it can be loaded"),
+            ("tasks", "list-", "ids, when valid"),
+            ("problems", "list-", "when not", Problem),
+        ),
+    ),
+    Answer(
+        "plan",
+        "",
+        _keys(
+            ("file", "text", "what was compared"),
+            ("problems", "list-", "why it cannot be loaded; then nothing else", Problem),
+            ("same", "truth-", "whether nothing would change"),
+            ("head", "list-", "of the file", FieldChange),
+            ("new", "list-", "ids"),
+            ("changed", "list-", "defined differently", Changed),
+            ("cosmetic", "list-", "changed without an effect", Changed),
+            ("removed", "list-", "no longer in the file", Removed),
+            ("reordered", "truth-", "whether tasks changed places"),
+            ("stale", "list-", "done tasks that would turn stale"),
+            ("affected", "list-", "tasks that need those", Affected),
+        ),
+    ),
+    Answer("plan", "--cost", _keys(("cost", "object", "hours and money, by task and host"))),
+    Answer("status", "", _keys(
+        ("name", "text", "of the runbook"),
+        ("title", "text", "of the runbook"),
+        ("next", "object", "the next safe action", NextAction),
+        ("engine", "text?", "who advances the graph right now"),
+        ("edited", "truth", "runbook.yaml was edited and not taken over"),
+        CLAIMS,
+        ("tasks", "list", "id, title, phase, step, state, reason, since, attempts, progress, ..."),
+        ("hosts", "list", "bindings", model.HostBinding),
+    )),
+    Answer("status", "TASK", _keys(
+        ("task", "object", "as in the list, with `needs` and `out`"),
+        ("definition", "object", "as it was loaded"),
+        ("attempts", "list", "oldest first", model.Attempt),
+        ("checks", "list", "the latest run of each", model.CheckRun),
+    )),
+    Answer("next", "", _keys(("next", "object", "what to do", NextAction), CLAIMS)),
+    Answer("brief", "", _keys(
+        ("title", "text", "of the runbook"),
+        ("goal", "text", "of the runbook"),
+        ("revision", "number", "that it was made from"),
+        ("progress", "text", "counts by state"),
+        ("next", "text", "the next safe action"),
+        ("edited", "truth", "runbook.yaml was edited and not taken over"),
+        ("about", "list", "lines on the task that was asked for"),
+        ("sections", "list", "in reading order", Section),
+        ("markdown", "text", "all of it as text"),
+    )),
+    Answer("logs", "", _keys(
+        ("task", "text", "its id"),
+        ("attempt", "text?", "whose output it is"),
+        ("streams", "object", "`out`, `err` -> last lines, without control codes"),
+    )),
+    Answer("results", "", _keys(
+        ("tasks", "object", "id -> results and times"),
+        ("artifacts", "list", "kept files", model.Artifact),
+    )),
+    Answer("events", "", _keys(("events", "list", "oldest first", model.Event))),
+    Answer("progress", "", _keys(
+        ("path", "text", "the file"),
+        ("current", "truth", "whether it shows the newest revision"),
+        ("changed", "truth", "whether it was written now"),
+        ("edit", "text", "what somebody wrote into our part; it was kept as a note"),
+        ("problem", "text", "why it could not be written"),
+    )),
+    Answer("run", "", _keys(("result", "object", "how it ended", RunResult))),
+    Answer("watch", "", _keys(("result", "object", "how it ended", RunResult))),
+    Answer("wait", "", _keys(
+        ("task", "text?", "that was waited for"),
+        ("state", "text", "of the task"),
+        ("failed", "list", "ids of tasks that failed or need attention"),
+    )),
+    Answer("stop", "", MOVED),
+    Answer("retry", "", MOVED),
+    Answer("retry", "--all-failed", _keys(TASKS)),
+    Answer("supersede", "", MOVED),
+    Answer("skip", "", MOVED),
+    Answer("verify", "", _keys(("tasks", "object", "id -> check, verdict and evidence of each"))),
+    Answer("reconcile", "", _keys(("attempts", "list", "what was found, and `changed`", Seen))),
+    Answer("gate", "approve", MOVED),
+    Answer("note", "", _keys(("note", "object", "as kept", model.Note))),
+    Answer("doc", "add", _keys(("document", "object", "as listed", model.Document))),
+    Answer("doc", "list", _keys(
+        ("documents", "list", "`document`, and `state`: same, changed or gone"),
+    )),
+    Answer("doc", "remove", _keys(("path", "text", "that is no longer listed"))),
+    Answer("claim", "", _keys(("claim", "object", "yours", model.Claim))),
+    Answer("release", "", _keys(
+        ("subject", "text", "a task, or `run`"),
+        ("released", "truth", "false when nobody had it"),
+    )),
+    Answer("push", "", _keys(
+        ("pushed", "object", "what came of it", Pushed),
+        ("dry_run", "truth", "nothing was written"),
+    )),
+    Answer("pull", "", _keys(
+        ("pulled", "object?", "what came of it; null when it needs a yes (exit 7)", Pulled),
+        ("offer", "object?", "what was new and can act", Offer),
+        ("dry_run", "truth", "nothing was written"),
+    )),
+    Answer("doctor", "", _keys(
+        ("healthy", "truth", "whether nothing needs you"),
+        ("findings", "list", "in order", Finding),
+    )),
+    Answer("host", "bind, add", _keys(HOST, ("facts", "object", "of the machine"))),
+    Answer("host", "list", _keys(("hosts", "list", "bindings", model.HostBinding))),
+    Answer("host", "probe", _keys(
+        ("role", "text", "that was asked"), ("facts", "object", "of the machine"),
+    )),
+)  # fmt: skip
+
+REHEARSAL = Answer(
+    "*",
+    "--dry-run",
+    _keys(
+        ("dry_run", "truth", "true"),
+        ("would", "list", "what would be done, with commands, line by line"),
+        ("events", "list", "what would be recorded: `kind`, `subject`, `payload`"),
+    ),
+)
+ERROR = _keys(
+    ("message", "text", "what is wrong"),
+    ("hint", "text", "the next step"),
+    ("exit_code", "number", "as the process ends"),
+)
+EXITS: dict[Exit, str] = {
+    Exit.OK: "done",
+    Exit.USAGE: "wrong input, or a verb that does not fit the state",
+    Exit.TASK_FAILED: "a task failed, or cannot start",
+    Exit.CHECK_FAILED: "a check does not hold; PROGRESS.md is not current; doctor found something",
+    Exit.UNKNOWN: "a host or a store gives no answer; what became of it is unknown",
+    Exit.CONFLICT: "somebody else: a moved revision, a lease, a claim, a fence, a newer state",
+    Exit.NEEDS_APPROVAL: "a person's yes is needed",
+    Exit.NEEDS_AUTH: "credentials, a passphrase or a host key are needed",
+    Exit.OVER_BUDGET: "it would cost more than was allowed",
+    Exit.STILL_RUNNING: "left or timed out while work goes on",
+}
+FOREIGN = {1: "the operating system refused (a full disk, permissions)", 70: "a bug of ours",
+           130: "interrupted"}  # fmt: skip
+
+
+def problems_of(answer: Answer, data: dict[str, Any]) -> list[str]:
+    """How `data` differs from its description; keys of records are held by their dataclass."""
+    known = {key.name: key for key in answer.keys}
+    found = [f"`{name}` is not described" for name in data if name not in known]
+    for key in answer.keys:
+        kind = key.kind.rstrip("?-")
+        if key.name not in data:
+            if not key.kind.endswith("-"):
+                found.append(f"`{key.name}` is missing")
+            continue
+        value = data[key.name]
+        if value is None and "?" in key.kind:
+            continue
+        if not isinstance(value, KINDS[kind]) or (kind == "number" and isinstance(value, bool)):
+            found.append(f"`{key.name}` is {value!r}, no {kind}")
+        found += _record_problems(key, value)
+    return found
+
+
+def _record_problems(key: Key, value: Any) -> list[str]:
+    if key.record is None:
+        return []
+    wanted = {field.name for field in fields(key.record)}
+    rows = value if isinstance(value, list) else [value]
+    return [
+        f"`{key.name}` lacks {', '.join(sorted(wanted - row.keys()))}"
+        for row in rows
+        if wanted - row.keys()
+    ]
+
+
+def records() -> list[type]:
+    """Every record that an answer holds, in the order of its first use."""
+    found: dict[type, None] = {}
+    for answer in ANSWERS:
+        for key in answer.keys:
+            if key.record is not None:
+                found.setdefault(key.record)
+                if key.record is Offer:
+                    found.setdefault(Contents)
+    return list(found)
+
+
+__all__ = ["ANSWERS", "ERROR", "EXITS", "FOREIGN", "REHEARSAL", "SCHEMA", "problems_of", "records"]
