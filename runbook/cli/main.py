@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "push": ("share", "Put the state where another machine finds it."),
     "pull": ("share", "Take a pushed state over."),
     "doctor": ("care", "Look the workspace over; exit 4 when something is wrong."),
+    "completion": ("setup", "Print what makes a shell complete verbs and options."),
     "tui": ("ui", "Open the terminal UI (also: bare `runbook`)."),
 }
 
@@ -133,6 +134,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
+        tell_json(error.format_message(), "", error.exit_code)
         sys.exit(error.exit_code)
     except click.Abort:
         report.error("Interrupted.", "")
@@ -151,14 +153,28 @@ def leave(error: Exception) -> int:
     known = explain(error)
     if known is not None:
         report.error(known.message, known.hint)
+        tell_json(known.message, known.hint, int(known.exit_code))
         return int(known.exit_code)
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         report.error(f"{error.strerror}{where}.", "")
+        tell_json(f"{error.strerror}{where}.", "", 1)
         return 1
-    said = hidden(f"{type(error).__name__}: {error}")
-    report.error(f"A bug in runbook: {said}", f"Traceback: {_dump(error)}")
+    said = f"A bug in runbook: {hidden(f'{type(error).__name__}: {error}')}"
+    where = f"Traceback: {_dump(error)}"
+    report.error(said, where)
+    tell_json(said, where, 70)
     return 70
+
+
+def tell_json(message: str, hint: str, exit_code: int) -> None:
+    """The refusal for whoever asked for JSON, unless the verb has answered already."""
+    if "--json" in sys.argv and not report.answered():
+        from runbook.cli.common import SCHEMA
+
+        verb = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+        error = {"message": message, "hint": hint, "exit_code": exit_code}
+        report.json_line({"schema": SCHEMA, "verb": verb, "revision": None, "error": error})
 
 
 def _dump(error: Exception) -> str:
