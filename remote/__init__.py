@@ -21,6 +21,7 @@ from remote.local import LocalTransport
 from remote.model import (
     CheckResult,
     Claim,
+    FoundJob,
     HostTarget,
     Identity,
     JobSpec,
@@ -34,8 +35,8 @@ from remote.transport import Transport, open_transport
 
 __all__ = [
     "Host", "LocalTransport", "Transport", "open_transport",
-    "CheckResult", "Claim", "HostTarget", "Identity", "JobSpec", "JobStatus", "LogChunk", "Result",
-    "Shrunk", "StopReport",
+    "CheckResult", "Claim", "FoundJob", "HostTarget", "Identity", "JobSpec", "JobStatus",
+    "LogChunk", "Result", "Shrunk", "StopReport",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
     "LaunchFailed", "NoRoom", "RemoteError", "StaleGeneration", "TransferFailed",
     "Unreachable", "UnsupportedHost",

@@ -30,6 +30,7 @@ from remote.errors import (
 from remote.model import (
     CheckResult,
     Claim,
+    FoundJob,
     Identity,
     JobSpec,
     JobStatus,
@@ -197,6 +198,24 @@ class Host:
         """The state of many attempts in one round trip; also renews `last_identity`."""
         answer = self._verb("poll", {"attempts": list(attempts)})
         return {name: _job_status(found) for name, found in answer["statuses"].items()}
+
+    def jobs(self, *, limit: int = 500) -> tuple[list[FoundJob], list[dict[str, Any]]]:
+        """The newest jobs of this workspace, whoever started them, to adopt or to compare with.
+
+        Second: processes of its jobs that no running job owns (`pid`, `command`, `attempt`).
+        """
+        answer = self._verb("jobs", {"limit": limit}, timeout=2 * ROUND_TRIP_S)
+        found = [
+            FoundJob(
+                task=one["task"] or "",
+                generation=one["generation"] or 0,
+                ports=tuple(one["ports"] or ()),
+                resources=tuple(one["resources"] or ()),
+                status=_job_status(one["status"]),
+            )
+            for one in answer["jobs"]
+        ]
+        return found, answer["strays"]
 
     def stop(
         self,

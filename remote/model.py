@@ -86,6 +86,17 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJob:
+    """A job as a host knows it, whoever started it."""
+
+    task: str
+    generation: int
+    ports: tuple[int, ...]
+    resources: tuple[str, ...]
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """Bytes of a log from `offset` on. `restarted`: the file is another or shorter one.
 

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-CONNECT_S = 15.0  # until a machine answers at all
+CONNECT_S = 10.0  # until a machine answers at all
 LOGIN_S = 75.0  # through every hop; a link of 5 s latency needs half of it
-SILENCE_S = 12.0  # nothing came for so long, though we asked: the link is dead
+SILENCE_S = 8.0  # nothing came for so long, though we asked: the link is dead
 CLOSING_S = 1.0
+AT_ONCE_S = 2.0
 SESSIONS = 8  # servers allow ten by default
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
@@ -150,7 +151,7 @@ class SshTransport:
                     out, err = self._exec(channel, shlex.join(argv), data, deadline)
                     code = channel.recv_exit_status() if channel.status_event.is_set() else -1
             except (paramiko.SSHException, OSError, EOFError) as error:
-                raise self._unknown(argv, str(error) or type(error).__name__) from error
+                raise self._unknown(argv, str(error) or "the connection was lost") from error
         if code < 0:
             alive = connection.is_active()
             why = "it ended without an exit status" if alive else "the connection was lost"
@@ -190,25 +191,29 @@ class SshTransport:
 
         No command was sent, so trying again cannot run one twice.
         """
-        fresh, patience = False, time.monotonic() + CLOSING_S
+        began = time.monotonic()
+        fresh, patience = False, 0.0
         while True:
             connection = self._connection(deadline)
             try:
                 return connection, connection.open_session(timeout=left_of(deadline))
             except paramiko.ChannelException:
                 if self._sessions.wait_for_one(left_of(deadline)):
+                    patience = 0.0
                     continue
+                patience = patience or time.monotonic() + CLOSING_S
                 if time.monotonic() < patience:
                     time.sleep(0.05)  # the server is still closing the one before
                 elif fresh:
                     raise
                 else:
                     # Commands that we gave up still run there and hold their sessions.
-                    fresh, patience = True, time.monotonic() + CLOSING_S
+                    fresh, patience = True, 0.0
                     self._forget(connection)
             except (paramiko.SSHException, OSError, EOFError):
                 connection.join(timeout=min(left_of(deadline), 1.0))
-                if fresh or connection.is_active():
+                # After a long silence, another try would only double the wait.
+                if fresh or connection.is_active() or time.monotonic() > began + AT_ONCE_S:
                     raise
                 fresh = True
 

@@ -15,11 +15,12 @@ from remote.supervisor.identity import identity
 
 # Where each verb lives. Only its own module is compiled for a request: a poll stays cheap.
 VERBS: Dict[str, str] = {
-    "launch": "launch", "burn": "launch", "poll": "status", "stop": "stop", "extend": "stop",
+    "launch": "launch", "burn": "launch", "stop": "stop", "extend": "stop",
+    "poll": "status", "jobs": "status", "resources": "resources",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
-    "resources": "resources", "facts": "facts", "radar": "radar", "checks": "checks",
-    "collect_garbage": "garbage", "list": "transfer", "hashes": "transfer",
-    "put_open": "transfer", "put": "transfer", "put_close": "transfer", "get": "transfer",
+    "facts": "facts", "radar": "radar", "checks": "checks", "collect_garbage": "garbage",
+    "list": "transfer", "hashes": "transfer", "put_open": "transfer", "put": "transfer",
+    "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
 
 

@@ -94,6 +94,17 @@ def marked(marks: dict[bytes, str]) -> dict[str, list[int]]:
     return found
 
 
+def marked_below(folder: str) -> dict[str, list[int]]:
+    """Live processes by the job directory that their environment names, below a folder."""
+    start = b"RUNBOOK_JOB_DIR=" + os.fsencode(folder)
+    found: dict[str, list[int]] = {}
+    for pid in process_ids():
+        for entry in environ_of(pid):
+            if entry.startswith(start) and pid not in (1, os.getpid()) and is_live(pid):
+                found.setdefault(os.fsdecode(entry.partition(b"=")[2]), []).append(pid)
+    return found
+
+
 def job_mark(job: str) -> bytes:
     """What the payload's environment says even when the job directory is gone."""
     return b"RUNBOOK_JOB_DIR=" + os.fsencode(job)

@@ -6,11 +6,18 @@ import contextlib
 import json
 import os
 
-from remote.supervisor.base import JSON, STREAMS, checked_name, job_path
+from remote.supervisor.base import JSON, NAME, STREAMS, checked_name, job_path
 from remote.supervisor.files import file_size, read_json
 from remote.supervisor.identity import differences, identity, lost_by, start_ticks
 from remote.supervisor.locks import lock_is_held
-from remote.supervisor.processes import describe, is_live, job_mark, job_processes, marked
+from remote.supervisor.processes import (
+    describe,
+    is_live,
+    job_mark,
+    job_processes,
+    marked,
+    marked_below,
+)
 
 
 def last_progress(job: str) -> tuple[JSON | None, int]:
@@ -150,6 +157,34 @@ def is_settled(found: JSON) -> bool:
     if found["state"] in ("exited", "burned"):
         return not evidence.get("still_there")
     return found["state"] in ("absent", "lost") and not evidence.get("survivors")
+
+
+def verb_jobs(request: JSON, workspace: str) -> JSON:
+    """Every job of the workspace, the newest first, and live processes that no running job owns.
+
+    So a client that never heard of a job finds it, and none has to be guessed at.
+    """
+    now, jobs = identity(), os.path.join(workspace, "jobs")
+    names = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(jobs) as entries:
+        plain = (entry for entry in entries if NAME.fullmatch(entry.name))
+        names = [
+            (entry.stat(follow_symlinks=False).st_mtime, entry.name)
+            for entry in plain
+            if entry.is_dir(follow_symlinks=False) and not entry.name.endswith(".tmp")
+        ]
+    found: list[JSON] = []
+    for _, name in sorted(names, reverse=True)[: int(request.get("limit") or 500)]:
+        spec = read_json(os.path.join(jobs, name, "spec.json"))[0] or {}
+        about = {key: spec.get(key) for key in ("task", "generation", "ports", "resources")}
+        found.append(dict(about, status=status(workspace, name, now)))
+    running = {one["status"]["attempt"] for one in found if one["status"]["state"] == "running"}
+    strays = []
+    for job, pids in marked_below(jobs + "/").items():
+        name = os.path.basename(job)
+        if name not in running:
+            strays += [dict(describe(pid), attempt=name) for pid in pids]
+    return {"jobs": found, "strays": strays}
 
 
 def verb_poll(request: JSON, workspace: str) -> JSON:

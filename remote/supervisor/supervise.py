@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remote.supervisor.base import crash_point, utc
 from remote.supervisor.ending import classify, split_status
@@ -51,6 +51,7 @@ class Supervisor:
         self.cookie = ""
         self.payload = 0
         self.wait_status: int | None = None
+        self.usage: Any = None
         self.began = time.monotonic()
         self.started_at = ""
         self.beats = 0
@@ -192,13 +193,13 @@ class Supervisor:
         """What must go on in every phase: reap, beat, keep the logs bounded."""
         while True:
             try:
-                pid, code = os.waitpid(-1, os.WNOHANG)
+                pid, code, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
             if pid == self.payload:
-                self.wait_status = code
+                self.wait_status, self.usage = code, usage
             else:
                 self.orphans += 1
         now = time.monotonic()
@@ -293,6 +294,11 @@ class Supervisor:
         if self.bounds.dropped:
             evidence["log_dropped"] = {k: list(v) for k, v in self.bounds.dropped.items()}
         evidence["orphans_reaped"] = self.orphans
+        if self.usage is not None:  # of the payload and the children that it waited for
+            evidence["usage"] = {
+                "cpu_s": round(self.usage.ru_utime + self.usage.ru_stime, 3),
+                "max_rss_bytes": self.usage.ru_maxrss * 1024,
+            }
         code, number = (None, None)
         if self.wait_status is not None:
             code, number = split_status(self.wait_status)

@@ -297,8 +297,16 @@ def test_the_host_side_runs_on_old_and_new_pythons(bench, tmp_path, monkeypatch,
     bench.said("a1", "hello")
     assert bench.host.read_log("a1", "out", offset=0).data == b"hello\n"
     assert bench.host.check([{"process_alive": {}}], attempt="a1")[0].verdict == "pass"
+    assert bench.host.extend("a1", time_limit_s=600) == 600
+    assert [job.status.state for job in bench.host.jobs()[0]] == ["running"]
     assert bench.host.stop("a1", grace_s=1).state == "stopped"
     assert bench.status("a1").cls == "stopped"
+    assert bench.host.radar([str(tmp_path)])[0]["verdict"]
+    (tmp_path / "here").write_bytes(os.urandom(5 << 20))
+    bench.host.push(tmp_path / "here", str(tmp_path / "there"))
+    bench.host.pull(str(tmp_path / "there"), tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "here").read_bytes()
+    assert bench.host.collect_garbage(["a1"], keep=0, older_than_s=0)
 
 
 def test_a_machine_without_python_is_unsupported(bench, tmp_path, monkeypatch):

@@ -131,3 +131,35 @@ def test_the_facts_show_how_far_the_clock_is_off(bench):
     clock = bench.make_host(clock_jump_s=3600).facts()["clock"]
     assert abs(clock["offset_s"] - 3600) <= clock["error_s"] + 0.1
     assert clock["error_s"] < 60
+
+
+def test_a_client_that_knows_nothing_finds_every_job_and_every_stray(bench):
+    bench.launch("a1", "exit 3", task="one")
+    bench.ended("a1")
+    bench.launch("a2", "sleep 300", task="two", generation=4, resources=["gpu:3"], ports=[39995])
+    bench.launch("a3", "sleep 300", task="three")
+    [supervisor] = [pid for pid in bench.supervisors() if str(bench.job("a3")) in command(pid)]
+    os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: bench.status("a3").state == "lost", what="the loss to show")
+    jobs, strays = bench.make_host().jobs()
+    known = {one.status.attempt: one for one in jobs}
+    assert {name: one.status.state for name, one in known.items()} == {
+        "a1": "exited", "a2": "running", "a3": "lost",
+    }  # fmt: skip
+    adopted = known["a2"]
+    assert (adopted.task, adopted.generation) == ("two", 4)
+    assert (adopted.resources, adopted.ports) == (("gpu:3",), (39995,))
+    assert {stray["attempt"] for stray in strays} == {"a3"}
+    assert {stray["pid"] for stray in strays} == set(bench.processes("a3"))
+    assert bench.make_host(workspace="other").jobs() == ([], [])
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+
+
+def test_the_record_tells_what_the_payload_used(bench):
+    bench.launch("a1", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done")
+    usage = bench.ended("a1").evidence["usage"]
+    assert usage["cpu_s"] > 0
+    assert usage["max_rss_bytes"] > 100_000
