@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "generate": Command("dflash.generate", "prompts + servers -> completions, resumable"),
     "audit": Command("dflash.audit", "completions or a tokenized set -> report and gates"),
     "tokenize": Command("dflash.tokenize", "completions -> Arrow shards with loss masks"),
+    "show": Command("dflash.show", "one row with its loss mask in colour"),
     "plan": Command("dflash.plan", "storage, memory, topology and time of a training"),
     "train": Command("dflash.train", "tokenized set + target -> drafter checkpoints"),
     "eval": Command("dflash.evaluate", "acceptance length and lossless check of a drafter"),

@@ -1,7 +1,7 @@
 """`dflash audit`: looks at every row of completions or of a tokenized set, then judges the gates.
 
-Writes report.json, report.txt and samples.json into the report folder, always, and exits with 4
-when a gate does not hold. Runs over a folder that `generate` is still writing to as well.
+Writes report.json, report.txt, histogram.png and samples.json into the report folder, always, and
+exits with 4 when a gate does not hold. Runs over a folder that `generate` still writes to as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash import shards
 from dflash.audit_report import distribution, render, sample_entry
-from dflash.completions import read_manifest, read_records, shard_paths
+from dflash.completions import read_manifest
 from dflash.errors import GateFailed, InputInvalid, UsageError
 from dflash.files import read_json, write_json, write_text
 from dflash.gates import judge, parse_gates
@@ -29,7 +29,10 @@ from dflash.measures import (
     thinking_of,
     units_of,
 )
+from dflash.picture import draw
 from dflash.progress import Progress, write_out
+from dflash.sights import of_completions, of_tokenized
+from dflash.tool_calls import calls_in, calls_of_messages, loops
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +47,8 @@ EXAMPLE = """example:
 gates: any of min_rows, min_heldout_rows, min_mean_loss_tokens, max_mean_loss_tokens, max_length,
   and as shares of rows max_mode_share, max_empty, max_identical, max_duplicate_prompts,
   max_truncated, max_unclosed, max_orphan, max_repetition, max_prompt_echo, max_split_leakage,
-  max_beyond_vocabulary, max_special_inside, max_mask_token; thinking=required|off|any|SHARE"""
+  max_beyond_vocabulary, max_special_inside, max_mask_token, max_bad_tool_call, max_tool_loop,
+  max_template_mismatch; max_mask_clash; thinking=required|off|any|SHARE"""
 EXAMPLES_KEPT = 5
 SAMPLES_PLAIN = 12
 SAMPLES_FLAGGED = 3
@@ -61,6 +65,9 @@ FLAGS = (
     "beyond_vocabulary",
     "special_inside",
     "mask_token",
+    "bad_tool_call",
+    "tool_loop",
+    "template_mismatch",
 )
 
 
@@ -72,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", type=Path, metavar="DIR", help="the target's folder: text and special ids")
     add("--mask-token-id", type=int, metavar="ID", help="the drafter's, which no data may contain")
     add("--gate", action="append", default=[], metavar="NAME=VALUE", help="may be given many times")
-    add("--report", required=True, type=Path, metavar="DIR", help="where the three files go")
+    add("--report", required=True, type=Path, metavar="DIR", help="where the files go")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         out=args.report,
         progress=Progress(echo=sys.stderr),
     )
+    sys.stdout.write(render(report))
     failed = [gate["sentence"] for gate in report["gates"] if not gate["passed"]]
     if failed:
         raise GateFailed(
@@ -109,16 +117,18 @@ def audit(
     """Look, judge, write; returns the report."""
     limits = parse_gates(gates)  # a wrong gate must not show after an hour of looking
     tokens = _load(tokenizer)
+    mismatch: float | None = None
     if completions is not None:
         total = read_manifest(completions).get("rows", 0)
-        sights, vocabulary = _of_completions(completions), None
+        sights, vocabulary = of_completions(completions, tokens), None
     else:
         assert tokenized is not None
         about = read_json(tokenized / shards.MANIFEST, "tokenized set's manifest")
         total = sum(split["rows"] for split in about["splits"].values())
         end_ids = {about["tokenizer"][name] for name in ("eos_token_id", "pad_token_id")}
         vocabulary = about["tokenizer"]["vocab_size"]
-        sights = _of_tokenized(tokenized, tokens, end_ids)
+        sights = of_tokenized(tokenized, tokens, end_ids)
+        mismatch = _recorded_mismatch(about)
     looker = Looker(tokens, mask_token_id=mask_token_id, vocabulary=vocabulary)
     progress.emit("phase", done=0, total=total, unit="rows", message="audit")
     for number, sight in enumerate(sights, start=1):
@@ -126,10 +136,14 @@ def audit(
         if number % 2000 == 0:
             progress.emit("step", done=number, total=total, unit="rows")
     report = looker.report(source=str(completions or tokenized))
+    if mismatch is not None:
+        report["shares"]["template_mismatch"] = mismatch
     report["gates"] = judge(limits, report)
     report["passed"] = all(gate["passed"] for gate in report["gates"])
     write_json(out / "report.json", report)
     write_text(out / "report.txt", render(report))
+    panels = [("loss tokens a row", report["loss_tokens"]), ("tokens a row", report["length"])]
+    draw(out / "histogram.png", f"{report['source']}: {report['rows']:,} rows", panels)
     write_json(out / "samples.json", {"samples": looker.samples()})
     _tell(report, out, progress)
     return report
@@ -141,6 +155,13 @@ def _load(path: Path | None) -> TargetTokenizer | None:
     from dflash.tokenizer import TargetTokenizer
 
     return TargetTokenizer(path)
+
+
+def _recorded_mismatch(manifest: dict[str, Any]) -> float | None:
+    """Rows whose prompt the template renders otherwise than the server did, as tokenizing saw."""
+    counts = manifest.get("counts", {})
+    checked = counts.get("prompt_checked", 0)
+    return counts.get("prompt_differs", 0) / checked if checked else None
 
 
 def _tell(report: dict[str, Any], out: Path, progress: Progress) -> None:
@@ -163,51 +184,6 @@ def _tell(report: dict[str, Any], out: Path, progress: Progress) -> None:
             "shares": report["shares"],
         }
     )
-
-
-def _of_completions(path: Path) -> Iterator[Sight]:
-    for record in read_records(shard_paths(path, inflight=True)):
-        usage = record.get("usage") or {}
-        output, prompt = record.get("output_ids") or [], record.get("input_ids") or []
-        made = len(output) or int(usage.get("completion_tokens") or 0)
-        yield Sight(
-            id=record["id"],
-            split="",
-            messages=record["messages"],
-            prompt_ids=prompt,
-            completion_ids=output,
-            completion=record.get("completion") or "",
-            finish_reason=record.get("finish_reason"),
-            loss_tokens=made,
-            length=made + (len(prompt) or int(usage.get("prompt_tokens") or 0)),
-        )
-
-
-def _of_tokenized(
-    path: Path, tokenizer: TargetTokenizer | None, end_ids: set[int | None]
-) -> Iterator[Sight]:
-    for split in sorted(read_json(path / shards.MANIFEST, "manifest")["splits"]):
-        rows = shards.TokenizedSet(path, split)
-        for number in range(len(rows)):
-            row = rows.row(number)
-            if not row.loss_mask.any():
-                raise InputInvalid(
-                    f"row {row.id!r} of {path}/{split} has a loss mask of zeros only",
-                    "Tokenize the completions again.",
-                )
-            edge = int(row.loss_mask.argmax())
-            ids = row.input_ids[edge:][row.loss_mask[edge:] == 1].tolist()
-            yield Sight(
-                id=row.id,
-                split=split,
-                messages=None,
-                prompt_ids=row.input_ids[:edge].tolist(),
-                completion_ids=ids,
-                completion=tokenizer.decode(ids) if tokenizer else None,
-                finish_reason="stop" if ids[-1] in end_ids else "length",
-                loss_tokens=len(ids),
-                length=len(row.input_ids),
-            )
 
 
 class Looker:
@@ -237,6 +213,9 @@ class Looker:
         self._examples: dict[str, list[str]] = {}
         self._kept: dict[str, list[dict[str, Any]]] = {}
         self._with_ids = 0
+        self._rendered = 0
+        self._calls = 0
+        self._call_problems: Counter[str] = Counter()
 
     def look(self, sight: Sight) -> None:
         self._loss.append(sight.loss_tokens)
@@ -249,6 +228,10 @@ class Looker:
         flags += ["truncated"] if sight.truncated else []
         flags += ["repetition"] if is_degenerate(units_of(sight)) else []
         flags += ["prompt_echo"] if echoes_prompt(sight) else []
+        flags += self._tools(sight)
+        if sight.other_prompt is not None:
+            self._rendered += 1
+            flags += ["template_mismatch"] if sight.other_prompt else []
         thinking = self._think(sight)
         flags += [thinking] if thinking in ("unclosed", "orphan") else []
         bare = ["bare_close"] if thinking == Thinking.BARE_CLOSE else []  # settled at the end
@@ -278,6 +261,18 @@ class Looker:
             yield "duplicate_prompt"
         else:
             yield "split_leakage"
+
+    def _tools(self, sight: Sight) -> Iterator[str]:
+        if sight.completion is None:
+            return
+        calls = calls_in(sight.completion, sight.tools, truncated=sight.truncated)
+        self._calls += len(calls)
+        problems = [call.problem for call in calls if call.problem]
+        self._call_problems.update(problems)
+        if problems:
+            yield "bad_tool_call"
+        if loops([*calls_of_messages(sight.messages or []), *calls]):
+            yield "tool_loop"
 
     def _ids(self, sight: Sight) -> Iterator[str]:
         ids = sight.completion_ids
@@ -321,6 +316,12 @@ class Looker:
             shares["special_inside"] = None
         if self._mask is None or not self._with_ids:
             shares["mask_token"] = None
+        if self._tokenizer is None and self._with_ids and not self._calls:
+            shares["bad_tool_call"] = shares["tool_loop"] = None
+        shares["template_mismatch"] = (
+            self._flags["template_mismatch"] / self._rendered if self._rendered else None
+        )
+        shares["mask_clash"] = self._clash()
         return {
             "format": "dflash-audit/1",
             "source": source,
@@ -335,6 +336,10 @@ class Looker:
                 "counts": thinking,
                 "finished": self._finished,
                 "closed_of_finished": self._closed_share(),
+            },
+            "tool_calls": {
+                "count": self._calls,
+                "problems": dict(self._call_problems.most_common(8)),
             },
             "special_ids": self._named_specials(),
             "mask_token_id": self._mask,
@@ -364,6 +369,12 @@ class Looker:
             return None
         bare = self._bare_finished if self._opened_in_prompt() else 0
         return (self._closed_finished + bare) / self._finished
+
+    def _clash(self) -> float | None:
+        """1 when the mask token has another meaning for the target, 0 when not."""
+        if self._mask is None or self._tokenizer is None:
+            return None
+        return float(self._mask in self._tokenizer.role_ids)
 
     def _named_specials(self) -> dict[str, int]:
         if self._tokenizer is None:

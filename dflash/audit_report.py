@@ -62,6 +62,9 @@ def render(report: Mapping[str, Any]) -> str:
     lines += ["", *_table("tokens a row", report["length"])]
     lines += ["", "finish reasons: " + _counts(report["finish_reasons"])]
     lines += ["thinking: " + _counts(report["thinking"]["counts"])]
+    if report["tool_calls"]["count"]:
+        calls = report["tool_calls"]
+        lines += [f"tool calls: {calls['count']:,}; wrong: {_counts(calls['problems'])}"]
     if report["special_ids"]:
         lines += ["special tokens inside: " + _counts(report["special_ids"])]
     lines += ["", "share of rows"]

@@ -121,9 +121,41 @@ RULES: Mapping[str, Rule] = {
         words="of the rows contain the drafter's mask token",
         flag="mask_token",
     ),
+    "max_bad_tool_call": Rule(
+        metric="shares.bad_tool_call",
+        kind="max",
+        share=True,
+        words="of the rows have a tool call that cannot be executed",
+        flag="bad_tool_call",
+    ),
+    "max_tool_loop": Rule(
+        metric="shares.tool_loop",
+        kind="max",
+        share=True,
+        words="of the rows make one and the same tool call again and again",
+        flag="tool_loop",
+    ),
+    "max_template_mismatch": Rule(
+        metric="shares.template_mismatch",
+        kind="max",
+        share=True,
+        words="of the rows have a prompt that the chat template renders otherwise",
+        flag="template_mismatch",
+    ),
+    "max_mask_clash": Rule(
+        metric="shares.mask_clash",
+        kind="max",
+        share=True,
+        words="certain that the mask token begins, ends or pads a text",
+    ),
 }
 # What no set may have, whatever is asked for.
-ALWAYS = {"min_rows": "1", "max_beyond_vocabulary": "0", "max_mask_token": "0"}
+ALWAYS = {
+    "min_rows": "1",
+    "max_beyond_vocabulary": "0",
+    "max_mask_token": "0",
+    "max_mask_clash": "0",
+}
 THINKING = ("required", "off", "any")
 
 

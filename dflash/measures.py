@@ -45,6 +45,8 @@ class Sight:
     finish_reason: str | None
     loss_tokens: int
     length: int
+    tools: Sequence[dict[str, Any]] | None = None  # as offered; None when that is not known
+    other_prompt: bool | None = None  # the template renders other ids than the server recorded
 
     @property
     def truncated(self) -> bool:

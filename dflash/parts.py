@@ -115,7 +115,7 @@ def make_part(path: Path, entry: Entry, out: Path, recipe: Recipe) -> dict[str, 
         }
         for sample in maker.samples():
             split = recipe.splits.of(sample.id)
-            writers[split].add(_row(sample))
+            writers[split].add(row_of(sample))
             kept[split][0].append(len(sample))
             kept[split][1].append(len(sample.completion_ids))
         if not maker.counts["rows"] and not maker.bad:
@@ -239,7 +239,7 @@ def _are_messages(value: Any) -> bool:
     )
 
 
-def _row(sample: Sample) -> shards.Row:
+def row_of(sample: Sample) -> shards.Row:
     import numpy as np
 
     before, after = len(sample.prompt_ids), len(sample.completion_ids)

@@ -208,6 +208,14 @@ class TokenizedSet:
         parts = [getattr(batch, name) for batch in self._batches]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
+    def find(self, row_id: str) -> int | None:
+        """The place of the row with this id."""
+        for start, batch in zip(self._starts, self._batches, strict=True):
+            place = batch.find(row_id)
+            if place is not None:
+                return start + place
+        return None
+
     def row(self, index: int) -> Row:
         if not 0 <= index < self._rows:
             raise IndexError(f"row {index} of {self._rows} in {self.path}/{self.split}")
@@ -228,6 +236,12 @@ class _Batch:
         self._mask = batch.column("loss_mask").values.to_numpy()
         self.lengths = batch.column("length").to_numpy()
         self.loss_tokens = batch.column("loss_tokens").to_numpy()
+
+    def find(self, row_id: str) -> int | None:
+        import pyarrow.compute as pc
+
+        place: int = pc.index(self._ids, row_id).as_py()
+        return place if place >= 0 else None
 
     def row(self, index: int) -> Row:
         start, end = self._offsets[index], self._offsets[index + 1]

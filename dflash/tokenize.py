@@ -158,7 +158,7 @@ def tokenize(
         recipe = Recipe(
             tokenizer=str(tokenizer),
             fingerprint=tokens.fingerprint,
-            template_kwargs=_template_kwargs(source.settings, template_kwargs),
+            template_kwargs=template_kwargs_of(source.settings, template_kwargs),
             max_length=max_length,
             overlong=overlong,
             splits=_splits(source, wanted, floor, out / INBOX),
@@ -197,7 +197,7 @@ def merge(folders: list[Path], out: Path, *, progress: Progress) -> dict[str, An
     return manifest
 
 
-def _template_kwargs(settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+def template_kwargs_of(settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
     """As the servers were asked: thinking on or off must render alike."""
     thinking = settings.get("thinking", "default")
     asked = {} if thinking == "default" else {"enable_thinking": thinking == "on"}

@@ -24,6 +24,8 @@ from dflash.errors import InputInvalid
 from dflash.twin import NoTwin, Twin, twin_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
 # Markup of a model's own turns. In an assistant's earlier message it is what it looks like, and
@@ -52,6 +54,13 @@ class TargetTokenizer:
         )
         self.think_open = self.added.get("<think>")
         self.think_close = self.added.get("</think>")
+
+    @property
+    def role_ids(self) -> frozenset[int]:
+        """Ids that begin, end or pad a text."""
+        hf = self._hf
+        found = (hf.eos_token_id, hf.bos_token_id, hf.pad_token_id, hf.unk_token_id)
+        return frozenset(number for number in found if number is not None)
 
     @property
     def knows_thinking(self) -> bool:
@@ -99,7 +108,11 @@ class TargetTokenizer:
         """Ids [n] int32 of what the model wrote: markup in it is the model's own."""
         return self._encode(text)
 
-    def decode(self, ids: list[int]) -> str:
+    def cut_at_added(self, text: str) -> list[str]:
+        """Plain pieces at even places, added tokens at odd ones."""
+        return self._added_pattern.split(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
         return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def describe(self) -> dict[str, Any]:

@@ -140,6 +140,7 @@ def test_ids_beyond_the_vocabulary_and_the_mask_token(tmp_path):
         "min_rows": True,
         "max_beyond_vocabulary": False,
         "max_mask_token": False,
+        "max_mask_clash": True,
     }
     assert report["examples"]["beyond_vocabulary"] == ["high"]
     assert report["special_ids"] == {"<empty_output>": 1}
@@ -277,7 +278,8 @@ def test_every_rule_reads_a_number_of_the_report():
         for name, rule in gates_module.RULES.items()
         if gates_module._look_up(report, rule.metric) is None
     }
-    assert unknown == {"min_heldout_rows"}  # completions have no splits
+    # Completions have no splits, and this row no prompt ids that a server recorded.
+    assert unknown == {"min_heldout_rows", "max_template_mismatch"}
 
 
 def test_repetition_is_told_from_lists_and_code():
@@ -303,3 +305,103 @@ def test_report_text(tmp_path):
     assert "FAIL max_mode_share" in text
     assert "█" in text
     assert "finish reasons: stop 20" in text
+
+
+def test_the_set_of_six_loss_tokens_is_stopped_with_the_right_sentence(tmp_path, capsys):
+    """87 of 100 rows train on exactly six tokens: an empty thought, and nothing else."""
+    rows = [row(f"six{n}", f"x{n}", output_ids=[700 + n, 1, 5, 6, 7, 2]) for n in range(87)]
+    rows += [row(f"r{n}", f"y{n}", output_ids=[*range(600, 700 + n), 2]) for n in range(13)]
+    source = folder_of(tmp_path / "rows", rows)
+    words = ["audit", "--completions", str(source), "--report", str(tmp_path / "report")]
+    assert main([*words, "--gate", "max_mode_share=0.2"]) == 4
+    out, said = capsys.readouterr()
+    assert "87% of the rows have one and the same number of loss tokens" in said
+    assert "most often 6 (87.0%)" in out
+    assert main([*words, "--gate", "max_mode_share=0.9"]) == 0
+
+
+def test_there_is_a_picture(tmp_path):
+    from PIL import Image
+
+    look(tmp_path, good(30))
+    with Image.open(tmp_path / "report" / "histogram.png") as image:
+        assert image.size == (900, 640)
+        assert len(image.convert("RGB").getcolors(1 << 20)) > 3
+
+
+TOOL = {"function": {"name": "weather", "parameters": {"required": ["city"]}}}
+GOOD_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+PARAMETER = "<parameter=city>\nKöln\n</parameter>"
+XML_CALL = f"<tool_call>\n<function=weather>\n{PARAMETER}\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (GOOD_CALL, ""),
+        (XML_CALL, ""),
+        ("<think>\n<tool_call>nonsense</tool_call></think>ok", ""),
+        ("<tool_call>\n{'name': 'weather'}\n</tool_call>", "a call is no JSON"),
+        ('<tool_call>{"arguments": {}}</tool_call>', "a call names no function"),
+        ('<tool_call>{"name": "weather", "arguments": []}</tool_call>', "are no object"),
+        ('<tool_call>{"name": "rain", "arguments": {}}</tool_call>', "rain was not offered"),
+        ('<tool_call>{"name": "weather", "arguments": {}}</tool_call>', "weather lacks city"),
+        ('<tool_call>{"name": "weather"', "a call is not closed"),
+    ],
+)
+def test_tool_calls_are_checked_against_the_tools(tmp_path, text, problem):
+    rows = [*good(9), row("call", text, tools=[TOOL])]
+    report = look(tmp_path, rows, "max_bad_tool_call=0")
+    (gate,) = [gate for gate in report["gates"] if gate["gate"] == "max_bad_tool_call"]
+    assert gate["passed"] == (not problem)
+    assert [name for name in report["tool_calls"]["problems"] if problem in name] or not problem
+    assert ("tool calls: 1" in (tmp_path / "report" / "report.txt").read_text()) == (
+        "think" not in text
+    )
+
+
+def test_a_cut_call_is_the_limits_fault(tmp_path):
+    report = look(tmp_path, [row("cut", '<tool_call>{"name": "wea', finish="length", tools=[TOOL])])
+    assert report["shares"]["bad_tool_call"] == 0
+
+
+def test_a_loop_of_tool_calls_over_turns(tmp_path):
+    call = {"function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+    turn = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    turn += [{"role": "tool", "content": "error"}]
+    looping = row("loop", GOOD_CALL, tools=[TOOL])
+    looping["messages"] = [*looping["messages"], *turn, *turn]
+    asked_again = row("again", GOOD_CALL, tools=[TOOL])
+    asked_again["messages"] = [*turn, *turn, {"role": "user", "content": "and now?"}]
+    report = look(tmp_path, [looping, asked_again], "max_tool_loop=0")
+    assert report["examples"]["tool_loop"] == ["loop"]
+    assert not report["passed"]
+
+
+def test_prompts_that_the_template_renders_otherwise(tmp_path):
+    tokenizer = smol()
+    exact = tokenizer.encode_prompt([{"role": "user", "content": "question a"}]).tolist()
+    rows = [row("a", "x", output_ids=[700, 2], input_ids=exact)]
+    rows += [row("b", "y", output_ids=[701, 2], input_ids=exact)]
+    report = look(tmp_path, rows, "max_template_mismatch=0", tokenizer=ASSETS / "smollm2")
+    assert report["shares"]["template_mismatch"] == 0.5
+    assert not report["passed"]
+    assert report["examples"]["template_mismatch"] == ["b"]
+
+
+def test_a_mask_token_that_ends_texts(tmp_path):
+    rows = [row("a", "x", output_ids=[700, 701], input_ids=[5], finish="length")]
+    report = look(tmp_path, rows, tokenizer=ASSETS / "smollm2", mask_token_id=2)
+    assert not verdicts(report)["max_mask_clash"]
+
+
+def test_a_set_of_another_tokenizer_is_refused(tmp_path, qwen):
+    source = folder_of(tmp_path / "rows", good(12))
+    tokenize(
+        completions=source, tokenizer=ASSETS / "smollm2", out=tmp_path / "set", progress=Progress()
+    )
+    with pytest.raises(InputInvalid, match="another tokenizer or chat template"):
+        audit(
+            tokenized=tmp_path / "set", tokenizer=qwen["qwen3"].path, out=tmp_path / "report",
+            progress=Progress(),
+        )  # fmt: skip
