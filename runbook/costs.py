@@ -107,6 +107,33 @@ def measure(snapshot: Snapshot, now: datetime) -> Costs:
     )
 
 
+def account(snapshot: Snapshot, at: str) -> tuple[tuple[str, ...], ...]:
+    """Rows for PROGRESS.md: allowed, spent, and by machine; none where money and time are no topic.
+
+    As of `at`, the time of the revision that is shown, so that one revision has one account.
+    """
+    found = measure(snapshot, parse(at))
+    priced = [host for host in found.hosts if host.usd_per_hour is not None or host.ends_at]
+    if not found.budget and not priced:
+        return ()
+    rows = []
+    if found.budget:
+        hours, usd = found.budget.get("hours"), found.budget.get("usd")
+        allowed = (f"{hours:g}" if hours is not None else "", _money(usd))
+        rows.append(("allowed", *allowed))
+    rows.append((f"spent as of {at[:16]}", f"{found.spent_hours:.2f}", _money(found.spent_usd)))
+    for host in priced:
+        price = f" at {_money(host.usd_per_hour)} an hour" if host.usd_per_hour is not None else ""
+        ends = f", rental ends {host.ends_at}" if host.ends_at else ""
+        what = f"{host.role}{price}{ends}"
+        rows.append((what, f"{host.bound_hours:.2f}", _money(host.bound_usd)))
+    return tuple(rows)
+
+
+def _money(usd: float | None) -> str:
+    return "" if usd is None else f"{usd:,.2f}"
+
+
 # -- before a start ---------------------------------------------------------------------------
 
 

@@ -35,8 +35,14 @@ def render(
     brief: str = "",
     events: Sequence[Event] = (),
     phases: Mapping[str, str] | None = None,
+    account: Sequence[tuple[str, ...]] = (),
 ) -> str:
-    """The managed part of PROGRESS.md, ending in one newline. `phases` gives phases titles."""
+    """The managed part of PROGRESS.md, ending in one newline.
+
+    Args:
+        phases: their titles.
+        account: rows of what, hours and money, allowed and spent as of this revision.
+    """
     titles = phases or {}
     blocks = [
         _head(snapshot),
@@ -48,6 +54,7 @@ def render(
             "Notes from the log", _notes(note for note in snapshot.notes if not note.decision)
         ),
         _section("Artifacts", _artifacts(snapshot)),
+        _section("Budget", _account(account)),
         _section("Hosts", _hosts(snapshot)),
         _section("Recent events", _events(events)),
     ]
@@ -179,6 +186,14 @@ def _artifacts(snapshot: Snapshot) -> str:
         for item in sorted(snapshot.artifacts, key=lambda item: (item.at, item.id))
     ]
     return "\n".join(rows)
+
+
+def _account(rows: Sequence[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = ["| | hours | USD |", "|---|--:|--:|"]
+    lines += [f"| {' | '.join(prose(cell) for cell in row)} |" for row in rows]
+    return "\n".join(lines)
 
 
 def _hosts(snapshot: Snapshot) -> str:

@@ -214,6 +214,8 @@ def progress_command(workspace: Path, check: bool, fix: bool, as_json: bool) -> 
         report.error(mirrored.problem, mirrored.hint)
     else:
         report.line(f"{path.name} {'written' if mirrored.changed else 'was current'}")
+    if mirrored is not None and mirrored.edit and not as_json:
+        report.line("What was written into our part of it is kept as a note.")
     if mirrored is not None and mirrored.problem:
         sys.exit(6)
     sys.exit(0 if current or not check else 4)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from runbook import costs
 from runbook.advice import next_action
 from runbook.brief import render_brief
 from runbook.claims import require_free
@@ -73,15 +75,23 @@ class Writer(Reader):
         events = self.events(after=max(0, snapshot.revision - BRIEF_EVENTS))
         view = View(snapshot=snapshot, next=next_action(snapshot, engine=None))
         phases = json.loads(snapshot.meta.extra.get("phases", "{}"))
-        return render(snapshot, brief=render_brief(view, events, titled=False), phases=phases)
+        return render(
+            snapshot,
+            brief=render_brief(view, events, titled=False),
+            phases=phases,
+            account=costs.account(snapshot, events[-1].at) if events else (),
+        )
 
     def write_progress(self, *, force: bool = False) -> Mirrored:
         """Brings PROGRESS.md up to date; an edit found in its managed part is kept as a note."""
         if self.dry_run:
             return Mirrored(path=self.workspace.progress_file, changed=False)
         mirrored = self._mirror(force=force)
+        if not mirrored.edit:
+            return mirrored
         # The note moved the revision, so the file is already old.
-        return self._mirror(force=force) if mirrored.edit else mirrored
+        again = self._mirror(force=force)
+        return replace(again, edit=mirrored.edit, edited_revision=mirrored.edited_revision)
 
     def progress_is_current(self) -> bool:
         """Whether PROGRESS.md is exactly the rendering of the newest revision."""
