@@ -48,6 +48,7 @@ class DrafterRun:
         self.record = RunRecord(config, role, made, step=first_step(config))
         self.drafter = self._drafter()
         self.optimiser, self.reducer = optimiser_for(self.drafter, config, self.group)
+        self.record.begins(self.optimiser)
         self.scale: torch.Tensor | None = None  # known from the first micro-batch on
         self.step, self.elapsed_before, self.tokens = 0, 0.0, 0
         if self.newest is not None:

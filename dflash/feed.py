@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from dflash.errors import DflashError
+from dflash.out_of_memory import is_out_of_memory
 from dflash.packing import forwards
 from dflash.stopwatch import Span, mark
 
@@ -333,7 +334,7 @@ class peer_errors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        if isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise PeerLost(
                 f"The connection to {self.peer} broke: {str(error).splitlines()[0][:200]}",
                 "See what that rank said last. The newest checkpoint is whole.",

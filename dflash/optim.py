@@ -106,9 +106,10 @@ class Optimiser:
         self._waiting.clear()
         self.adamw.zero_grad(set_to_none=True)
         self.skips = self.skips + 1 if skipped else 0
-        if self.skips >= PATIENCE:
+        if self.skips >= (1 if self.config.nonfinite == "stop" else PATIENCE):
+            times = f"{self.skips} steps in a row" if self.skips > 1 else "this step"
             raise DflashError(
-                f"The gradient was not finite in {self.skips} steps in a row, first in {skipped}.",
+                f"The gradient was not finite in {times}, first in {skipped}.",
                 "Lower --lr, or resume from an earlier checkpoint with another --seed.",
             )
         return StepReport(grad_norm=value, skipped=skipped)

@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sliding-window", type=int, metavar="N", help="of all layers but the last")
     add("--anchors-per-doc", type=int, default=512, metavar="N", help="(default: %(default)s)")
     add("--max-length", type=int, default=4096, metavar="N", help="(default: %(default)s)")
-    add("--batch-docs", type=int, default=4, metavar="N", help="(default: %(default)s)")
+    add("--batch-docs", type=int, metavar="N", help="(default: 4, or by --batch-tokens)")
+    add("--batch-tokens", type=int, metavar="N", help="or so many tokens, as training packs them")
     add("--micro-batches", type=int, default=1, metavar="N", help="(default: %(default)s)")
     add("--ring", type=int, default=2, metavar="N", help="(default: %(default)s)")
     add("--head-chunk-rows", type=int, default=2048, metavar="N", help="(default: %(default)s)")
@@ -115,7 +116,14 @@ def work_of(args: argparse.Namespace) -> Work:
     config = read_json(path, "target's config")
     target = TargetShape.from_config(config, str(path))
     documents, mean = _statistics(args)
-    for name in ("layers", "block_size", "num_taps", "sliding_window"):
+    for name in (
+        "layers",
+        "block_size",
+        "num_taps",
+        "sliding_window",
+        "batch_docs",
+        "batch_tokens",
+    ):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} is {value}", "It is at least one.")
@@ -126,12 +134,18 @@ def work_of(args: argparse.Namespace) -> Work:
         mean_tokens=mean,
         anchors=args.anchors_per_doc,
         max_length=args.max_length,
-        batch_docs=args.batch_docs,
+        batch_docs=_batch_docs(args, mean),
         micro_batches=args.micro_batches,
         ring=args.ring,
         head_chunk_rows=args.head_chunk_rows,
         epochs=args.epochs,
     )
+
+
+def _batch_docs(args: argparse.Namespace, mean: float) -> float:
+    if args.batch_docs is not None or args.batch_tokens is None:
+        return args.batch_docs or 4
+    return max(1.0, args.batch_tokens / min(mean, args.max_length))
 
 
 def _drafter(args: argparse.Namespace, config: dict, path: Path) -> DrafterConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import DflashError, InputInvalid, UsageError
@@ -29,6 +29,8 @@ DRAFTER_FRACTION = 0.42
 LINK_FRACTION = 0.8
 DTYPE_BYTES = {"bfloat16": 2, "float8": 1}
 MEASUREMENTS = ("target_tflops", "drafter_tflops", "link_gb_s")
+CALIBRATED = ("device", "devices", "memory_gib", "optimiser_s", "target_gib", "drafter_gib")
+"""What `dflash train --calibrate` notes besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Work:
     mean_tokens: float
     anchors: int
     max_length: int
-    batch_docs: int
+    batch_docs: float
     micro_batches: int
     ring: int = 2
     head_chunk_rows: int = 2048
@@ -112,6 +114,8 @@ class Machine:
     drafter_tflops: float
     link_gb_s: float
     assumptions: tuple[str, ...]
+    optimiser_s: float = 0.0
+    """Of a step, besides its micro-batches; without a measurement it is in the drafter's rate."""
 
 
 def machine(
@@ -121,7 +125,7 @@ def machine(
     link: str = "auto",
     target_fraction: float = TARGET_FRACTION,
     drafter_fraction: float = DRAFTER_FRACTION,
-    measured: Mapping[str, float] | None = None,
+    measured: Mapping[str, Any] | None = None,
 ) -> Machine:
     """Peak times fraction, each replaced by what was measured; says which is which."""
     if count < 1:
@@ -137,6 +141,8 @@ def machine(
     if not speed:
         raise UsageError(f"{gpu.name} has no NVLink", "Choose --link pcie5, pcie4 or tcp100.")
     given = measured or {}
+    if "memory_gib" in given:  # a whole calibration: of the machine that it was made on
+        gpu, chosen = replace(gpu, name=given["device"], memory_gib=given["memory_gib"]), "link"
     target = given.get("target_tflops", gpu.tflops * target_fraction)
     drafter = given.get("drafter_tflops", gpu.tflops * drafter_fraction)
     rate = given.get("link_gb_s", speed)
@@ -153,9 +159,9 @@ def machine(
         link_gb_s=rate,
         assumptions=(
             (
-                f"{gpu.name}: target at {target:,.0f} TFLOP/s "
+                f"{gpu.name}: target at {_rate(target)} TFLOP/s "
                 f"({basis('target_tflops', target_fraction, gpu.tflops, 'peak bf16')}), "
-                f"drafter at {drafter:,.0f} "
+                f"drafter at {_rate(drafter)} "
                 f"({basis('drafter_tflops', drafter_fraction, gpu.tflops, 'peak bf16')})"
             ),
             (
@@ -163,7 +169,12 @@ def machine(
                 f"({basis('link_gb_s', LINK_FRACTION, speed / LINK_FRACTION, 'GB/s')})"
             ),
         ),
+        optimiser_s=given.get("optimiser_s", 0.0),
     )
+
+
+def _rate(tflops: float) -> str:
+    return f"{tflops:,.0f}" if tflops >= 10 else f"{tflops:.2g}"
 
 
 def link_speed(gpu: Gpu, link: str) -> float:
@@ -182,19 +193,20 @@ def pick(name: str, known: Iterable[str], what: str) -> str:
     raise UsageError(f"unknown {what} {name!r}", f"{ask}Known: {', '.join(names)}.")
 
 
-def read_measurements(path: Path) -> dict[str, float]:
-    """A JSON file with any of `target_tflops`, `drafter_tflops`, `link_gb_s`."""
+def read_measurements(path: Path) -> dict[str, Any]:
+    """A JSON file with any of `target_tflops`, `drafter_tflops`, `link_gb_s`, or a calibration."""
     found = read_json(path, "measurements")
-    unknown = sorted(set(found) - set(MEASUREMENTS))
-    bad = [k for k, v in found.items() if isinstance(v, bool) or not isinstance(v, int | float)]
-    bad += [key for key in found if key not in (*unknown, *bad) and not found[key] > 0]
+    unknown = sorted(set(found) - set(MEASUREMENTS) - set(CALIBRATED))
+    numbers = {k: v for k, v in found.items() if k != "device"}
+    bad = [k for k, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
+    bad += [key for key in MEASUREMENTS if key in found and key not in bad and not found[key] > 0]
     if unknown or bad or not found:
         wrong = ", ".join(unknown or bad) or "nothing"
         raise InputInvalid(
             f"{path} holds {wrong}, which is no measurement",
             f"It may hold numbers above zero named {', '.join(MEASUREMENTS)}.",
         )
-    return {key: float(value) for key, value in found.items()}
+    return {key: value if key == "device" else float(value) for key, value in found.items()}
 
 
 def set_statistics(folder: Path, split: str) -> tuple[int, float]:

@@ -162,7 +162,7 @@ def plan_memory(work: Work, machine: Machine) -> PlanReport:
     return PlanReport(
         kind="memory",
         title=(
-            f"{machine.gpu.name}, {work.batch_docs} documents of at most {work.max_length:,} "
+            f"{machine.gpu.name}, {work.batch_docs:.3g} documents of at most {work.max_length:,} "
             f"tokens, {work.anchors} anchors each, blocks of {work.drafter.block_size}"
         ),
         tables=tables,

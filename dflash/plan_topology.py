@@ -100,11 +100,15 @@ def all_reduce_s(work: Work, machine: Machine, ranks: int) -> float:
     return moved / (machine.link_gb_s * 1e9)
 
 
+def _once_a_step(work: Work, machine: Machine, ranks: int) -> float:
+    return machine.optimiser_s + all_reduce_s(work, machine, ranks)
+
+
 def divided(work: Work, machine: Machine, targets: int, drafters: int) -> Split:
     """Targets and drafters overlap: the slowest of targets, drafters and links sets the pace."""
     one, micro = cost(work, machine), _rounded(work.micro_batches, drafters)
     docs = micro * work.batch_docs
-    step = docs / drafters * one.drafter_s + all_reduce_s(work, machine, drafters)
+    step = docs / drafters * one.drafter_s + _once_a_step(work, machine, drafters)
     busiest = min(targets, drafters)  # each link of the scarcer role carries its share
     rates = {
         "targets": targets / one.target_s,
@@ -134,7 +138,7 @@ def together(work: Work, machine: Machine) -> Split:
     one, count = cost(work, machine), machine.count
     micro = _rounded(work.micro_batches, count)
     docs = micro * work.batch_docs
-    step = docs / count * (one.target_s + one.drafter_s) + all_reduce_s(work, machine, count)
+    step = docs / count * (one.target_s + one.drafter_s) + _once_a_step(work, machine, count)
     memory = colocated_memory(work, machine.gpu.memory_gib * GIB, drafters=count)
     return Split(
         targets=0,

@@ -6,6 +6,7 @@ Only the leading drafter rank has one that writes.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dflash.drafter import Drafter
+    from dflash.optim import Optimiser
     from dflash.ranks import Role
     from dflash.run_plan import Plan
     from dflash.train_config import TrainConfig
 
 SUMMARY, METRICS = "train.json", "metrics.jsonl"
+DRAW_EVERY_S = 60.0
 
 
 class RunRecord:
@@ -36,6 +39,7 @@ class RunRecord:
         self.scores: dict[str, Any] = {}
         self.uploader: Uploader | None = None
         self.uploaded: dict[str, Any] | None = None
+        self._drawn = time.monotonic()
         nowhere = Progress("/dev/null")
         self.progress = Progress(echo=sys.stderr) if role.leads else nowhere
         self.metrics = Progress(self.out / METRICS) if role.leads else nowhere
@@ -46,6 +50,21 @@ class RunRecord:
             self.phase(note)
         if config.upload:
             self.uploader = Uploader(config.upload, self.phase)
+
+    def begins(self, optimiser: Optimiser) -> None:
+        """Every parameter group with its rate: one that trains slower than meant shows here."""
+        for group in optimiser.adamw.param_groups:
+            wanted = group is optimiser.adamw.param_groups[0]
+            mine = [p for p in optimiser.params if (p.ndim > 1) == wanted]
+            self.phase(
+                f"{'matrices' if wanted else 'norms and biases'}: {len(mine)} tensors, "
+                f"{sum(p.numel() for p in mine):,} weights, learning rate {group['lr']:g}, "
+                f"weight decay {group['weight_decay']:g}"
+            )
+
+    def silence(self) -> None:
+        """Of a rehearsal nothing is told."""
+        self.progress = self.metrics = Progress("/dev/null")
 
     def phase(self, message: str) -> None:
         self.progress.emit("phase", message=message)
@@ -116,7 +135,9 @@ class RunRecord:
                 **{key: self.last.get(key) for key in ("loss", "acceptance", "slot_accuracy")},
             },
         )
-        curves.draw(self.out / METRICS, self.out / curves.PICTURE)
+        if ended != "running" or time.monotonic() - self._drawn > DRAW_EVERY_S:
+            curves.draw(self.out / METRICS, self.out / curves.PICTURE)
+            self._drawn = time.monotonic()
 
     def _is_best(self, name: str) -> str:
         """The name of the best checkpoint once this one is saved; empty when none was scored."""

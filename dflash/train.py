@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import EXIT_FAILED, DflashError
+from dflash.errors import EXIT_FAILED, DflashError, UsageError
 from dflash.files import read_json, write_json
 from dflash.progress import Progress, write_out
 from dflash.train_config import TrainConfig, contract_changes
@@ -38,8 +38,21 @@ def run(args: argparse.Namespace) -> int:
     from dflash.ranks import under_launcher
 
     config = config_from(args)
+    measured = args.calibrate or args.calibrate_only
     if under_launcher():  # torchrun started this process as one of many
+        if measured:
+            raise UsageError(
+                "the number of processes is given already",
+                "Run with --calibrate-only before, without torchrun, and pass the split it names.",
+            )
         return rank_main(config)
+    if measured:
+        from dflash.calibrate import calibrate
+
+        config, text = calibrate(config)
+        sys.stderr.write(text + "\n")
+        if args.calibrate_only:
+            return 0
     write_out(train(config))
     return 0
 
@@ -140,16 +153,22 @@ def run_rank(config: TrainConfig, role: Role) -> None:
     """Do this rank's part of the run."""
     from dflash.drafter_run import DrafterRun
     from dflash.interrupt import StopRequest
+    from dflash.out_of_memory import is_out_of_memory, out_of_memory
     from dflash.run_plan import Types, plan
 
     types = Types.of(config)
     made = plan(config)
-    with StopRequest() as stop:
-        if role.is_drafter:
-            drafter = DrafterRun(config, role, made, types)
-            drafter.run(stop)
-        else:
-            run_target(config, role, made, types)
+    try:
+        with StopRequest() as stop:
+            if role.is_drafter:
+                drafter = DrafterRun(config, role, made, types)
+                drafter.run(stop)
+            else:
+                run_target(config, role, made, types)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(error, role, config) from error
+        raise
 
 
 def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> None:

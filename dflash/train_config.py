@@ -63,6 +63,8 @@ class TrainConfig:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
+    nonfinite: str = "skip"
+    """A gradient that is not finite: `skip` the step (and stop after ten), or `stop` at once."""
     loss: str = "ce"
     """`ce` with exponential decay over slots, or `dpace`."""
     gamma: float | None = None
@@ -84,6 +86,8 @@ class TrainConfig:
     reduce_dtype: str = "float32"
     """Of gradients between drafter ranks; they add up in fp32 either way."""
     ring: int = 2
+    devices: int | None = None
+    """For a calibration to divide; else all GPUs there are."""
     eval_split: str = "heldout"
     """Documents that are never trained on; where the set has none, nothing is evaluated."""
     eval_docs: int = 16
@@ -141,6 +145,7 @@ RESUME_CONTRACT = (
 AT_LEAST_ONE = (
     "layers", "anchors_per_doc", "max_length", "batch_tokens", "batch_blocks", "batch_docs",
     "micro_batches", "targets", "drafters", "ring", "save_every", "keep", "steps", "tokens",
+    "devices",
 )  # fmt: skip
 
 
@@ -159,6 +164,7 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         "schedule": ("wsd", "cosine", "constant"),
         "loss": ("ce", "dpace"),
         "init": ("target", "random"),
+        "nonfinite": ("skip", "stop"),
         "attention": ("auto", "eager", "sdpa", "flex", "fused"),
         "backend": ("auto", "gloo", "nccl"),
         "dtype": ("auto", "float32", "bfloat16"),

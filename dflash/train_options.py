@@ -9,6 +9,7 @@ from typing import Any
 
 from dflash.errors import UsageError
 from dflash.files import read_json
+from dflash.recipe import bundled, load_recipe
 from dflash.train_config import TrainConfig
 
 EXAMPLE = """example:
@@ -47,6 +48,7 @@ HELP = {
     "weight_decay": "of matrices",
     "betas": "of AdamW",
     "clip": "largest norm of the gradient",
+    "nonfinite": "a gradient with NaN or infinity: skip the step, or stop",
     "loss": "ce: exponential decay over slots; dpace",
     "gamma": "of the decay (else by block size: 7 for 16, 5 for 10, 4 for 8)",
     "dpace_alpha": "smoothing of D-PACE",
@@ -62,6 +64,7 @@ HELP = {
     "shard_optimizer": "each drafter process keeps its part of masters and moments only",
     "reduce_dtype": "of gradients between drafter processes",
     "ring": "micro-batches a target may work ahead",
+    "devices": "GPUs that --calibrate divides (else all; without one, processes: 1)",
     "eval_split": "part of the data that is never trained on, evaluated at each checkpoint",
     "eval_docs": "documents of it; 0: none",
     "eval_prompts": "prompts of it for the true acceptance length; 0: none",
@@ -77,6 +80,16 @@ HELP = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument("--config", type=Path, help="JSON file with any of these options")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help=f"options to start from: {', '.join(bundled())}, or a file"
+    )
+    parser.add_argument(
+        "--calibrate", action="store_true",
+        help="measure target, drafter and link for some seconds and choose the split by that",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibrate-only", action="store_true", help="measure, say what would be chosen, and end"
+    )
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
     for field in dataclasses.fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
@@ -103,10 +116,11 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def config_from(args: argparse.Namespace) -> TrainConfig:
-    """The options of the file, overridden by those on the command line."""
+    """The recipe's options, overridden by the file's, overridden by those on the command line."""
     given = {name: value for name, value in vars(args).items() if name in _names()}
-    values = read_json(args.config, "training configuration") if args.config else {}
-    values = values | given
+    values = load_recipe(args.recipe, _names()) if args.recipe else {}
+    values |= read_json(args.config, "training configuration") if args.config else {}
+    values |= given
     missing = [name for name in ("target", "data", "out") if not values.get(name)]
     if missing:
         raise UsageError(f"{', '.join('--' + name for name in missing)} is missing.", EXAMPLE)

@@ -87,7 +87,7 @@ class Uploader:
         failures = 0
         while True:
             with self._wake:
-                while self._wanted is None and not self._ending:
+                while not (self._wanted or self._current or self._ending):
                     self._wake.wait()
                 self._current, self._wanted = self._wanted or self._current, None
                 last_try = self._ending

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Bundle -> package, folder inside it, folder on the host, what of it is wanted.
 _Wanted = Callable[[str], bool]
 _BUNDLES: dict[str, tuple[str, str, str, _Wanted]] = {
-    "dflash": ("dflash", "", "dflash/", lambda name: name.endswith((".py", ".typed"))),
+    "dflash": ("dflash", "", "dflash/", lambda name: name.endswith((".py", ".typed", ".yaml"))),
     "payloads": ("remote", "payloads", "", lambda name: name.endswith(".py")),
     "locks": ("runbook", "locks", "", lambda name: name.endswith(".lock")),
     "prompts": ("runbook", "library/prompts", "", lambda name: name.endswith(".jsonl")),

@@ -12,18 +12,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from dflash.errors import DflashError
-from dflash.progress import parse_line
 from dflash.run_record import METRICS
-from dflash.shards import Row, write_shard
 from dflash.train import train
 from dflash.train_config import TrainConfig
-from tests.support.tiny_targets import VOCAB, save_tiny_target
+from tests.support.ranks import train_in_ranks
+from tests.support.tiny_runs import losses, make_inputs, options, write_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,45 +32,11 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and 24 documents of a simple language."""
-    root = tmp_path_factory.mktemp("inputs")
-    save_tiny_target(root / "target", "llama", scale=2.0)
-    vocabulary = {str(i): i for i in range(VOCAB - 8)}
-    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
-    (root / "target" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    write_set(root / "set", seed=0)
-    return root
-
-
-def write_set(path: Path, *, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    rows = []
-    for i in range(24):
-        length = int(draw.integers(20, 40))
-        ids = (int(draw.integers(0, 50)) + np.arange(length)) % 100 + 4  # counting up
-        mask = (np.arange(length) >= 6).astype(np.uint8)
-        rows.append(Row(id=str(i), input_ids=ids.astype(np.int32), loss_mask=mask))
-    entry = write_shard(path / "train" / "shard-00000.arrow", rows)
-    manifest = {"format": "dflash-tokenized/1", "splits": {"train": {"shards": [entry]}}}
-    (path / "manifest.json").write_text(json.dumps(manifest))
-
-
-def options(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "target": str(inputs / "target"), "data": str(inputs / "set"), "out": str(out),
-        "layers": 1, "block_size": 4, "num_taps": 3, "anchors_per_doc": 8, "batch_docs": 3,
-        "micro_batches": 2, "steps": 6, "save_every": 3, "lr": 3e-3, "colocated": True, **changes,
-    }  # fmt: skip
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 def run_train(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
     return train(TrainConfig.from_json(options(inputs, out, **changes)))
-
-
-def losses(out: Path) -> dict[int, float]:
-    """Loss by step, the last word on each."""
-    events = [parse_line(line) for line in (out / METRICS).read_text().splitlines()]
-    return {e["done"]: e["metrics"]["loss"] for e in events if e and e["kind"] == "step"}
 
 
 def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
@@ -160,21 +124,31 @@ def test_a_finished_run_is_not_run_again(inputs: Path, reference: Path) -> None:
     assert losses(reference) == before
 
 
+def in_ranks(inputs: Path, tmp_path: Path, **changes: Any) -> Path:
+    """The same by separate processes, started as torchrun would."""
+    out = tmp_path / "out"
+    codes = train_in_ranks(options(inputs, out, colocated=False, **changes), tmp_path)
+    assert set(codes) == {0}
+    return out
+
+
 def test_separate_ranks_compute_what_one_process_does(
     inputs: Path, reference: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    run_train(inputs, out, colocated=False)
+    out = in_ranks(inputs, tmp_path)
     assert losses(out) == losses(reference)
     for name, tensor in weights(reference, 6).items():
         assert torch.equal(weights(out, 6)[name], tensor)
 
 
-def test_two_targets_and_two_drafters_train_the_same_sequence(
-    inputs: Path, reference: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "split",
+    [{"targets": 2}, {"targets": 2, "drafters": 2}, {"drafters": 2, "shard_optimizer": True}],
+)
+def test_any_split_trains_the_same_sequence(
+    inputs: Path, reference: Path, tmp_path: Path, split: dict[str, Any]
 ) -> None:
-    out = tmp_path / "out"
-    run_train(inputs, out, colocated=False, targets=2, drafters=2)
+    out = in_ranks(inputs, tmp_path, **split)
     assert losses(out) == pytest.approx(losses(reference), rel=1e-5)
     for name, tensor in weights(reference, 6).items():
         torch.testing.assert_close(weights(out, 6)[name], tensor, atol=1e-4, rtol=1e-3)
@@ -241,8 +215,8 @@ def test_a_poisoned_target_is_named_not_trained_on(inputs: Path, tmp_path: Path)
     tensors = load_file(file)
     tensors["model.layers.2.mlp.down_proj.weight"][0] = torch.nan
     save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(DflashError, match=r"rank 0 \(target\).*NaN"):
-        run_train(root, tmp_path / "out", colocated=False)
+    with pytest.raises(DflashError, match=r"layer 3 gives NaN"):
+        run_train(root, tmp_path / "out")
 
 
 @pytest.mark.parametrize("change", [{"lr": 1e-5}, {"seed": 9}, {"steps": 9}])

@@ -1,0 +1,199 @@
+"""Checkpoints to S3 (a moto server on loopback) while training goes on, whatever S3 does."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from dflash import upload
+from dflash.errors import DflashError, UsageError
+from dflash.train import train
+from dflash.train_config import TrainConfig
+from dflash.upload import Uploader, fetch_latest
+from tests.support.tiny_runs import make_inputs, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    made.start()
+    host, port = made.get_host_and_port()
+    yield f"http://{host}:{port}"
+    made.stop()
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """A client, with an empty bucket of the test's own name."""
+    environment(monkeypatch, server)
+    client = boto3.client("s3")
+    client.bucket = request.node.name.replace("_", "-").lower()[:60].strip("-")
+    client.create_bucket(Bucket=client.bucket)
+    return client
+
+
+def environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+
+
+def text_of(client: Any, key: str) -> str:
+    return client.get_object(Bucket=client.bucket, Key=key)["Body"].read().decode()
+
+
+def names(client: Any) -> list[str]:
+    found = client.list_objects_v2(Bucket=client.bucket).get("Contents", [])
+    return sorted(entry["Key"] for entry in found)
+
+
+def checkpoint(root: Path, step: int) -> Path:
+    folder = root / f"step-{step:06d}"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(1000) + bytes([step]))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def until(predicate: Any, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not predicate():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_run_leaves_its_checkpoints_there_and_goes_on_from_them_elsewhere(
+    s3: Any, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"s3://{s3.bucket}/runs/a"
+    first = train(TrainConfig.from_json(options(inputs, tmp_path / "one", steps=4, upload=url)))
+    assert first["upload"] == {"url": url, "latest": "step-000004", "problem": None}
+    assert text_of(s3, "runs/a/latest") == "step-000004\n"
+    assert "runs/a/step-000004/training_state.pt" in names(s3)
+    # Another machine, nothing on it: the same command continues.
+    changes = {"steps": 5, "schedule": "wsd", "decay": 0.01}
+    with pytest.raises(DflashError, match="decay"):
+        train(TrainConfig.from_json(options(inputs, tmp_path / "two", upload=url, **changes)))
+    assert (tmp_path / "two" / "step-000004" / "model.safetensors").read_bytes() == (
+        tmp_path / "one" / "step-000004" / "model.safetensors"
+    ).read_bytes()
+    assert "fetching step-000004" in capsys.readouterr().err
+
+
+def test_training_goes_on_when_s3_refuses(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    with socket.socket() as nobody:  # bound, not listening: refused at once
+        nobody.bind(("127.0.0.1", 0))
+        environment(monkeypatch, f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setattr(upload, "PAUSES_S", (0.01,))
+        monkeypatch.setattr("dflash.train.restore", lambda _config: None)
+        config = options(inputs, tmp_path / "out", upload="s3://bucket/x")
+        summary = train(TrainConfig.from_json(config))
+    assert summary["step"] == 6
+    assert summary["upload"]["latest"] is None
+    assert "connect" in summary["upload"]["problem"]
+    said = capsys.readouterr().err
+    assert "it is tried again" in said
+    assert "not uploaded" in said
+
+
+def test_a_refusal_is_retried_until_it_works(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, told = f"{s3.bucket}-late", []
+    monkeypatch.setattr(upload, "PAUSES_S", (0.05,))
+    uploader = Uploader(f"s3://{bucket}/x", told.append)
+    uploader.offer(checkpoint(tmp_path, 1))
+    until(lambda: uploader.problem, "the bucket does not exist")
+    assert uploader.holding == {"step-000001"}
+    s3.create_bucket(Bucket=bucket)
+    until(lambda: uploader.latest == "step-000001", "it exists now")
+    assert uploader.holding == set()
+    assert uploader.close()["problem"] is None
+
+
+def test_latest_waits_for_every_file(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that loses bytes must not become the one that is resumed from."""
+    monkeypatch.setattr(upload, "PAUSES_S", (0.05,))
+    real = upload.connect()
+
+    class Losing:
+        """Everything as it is, but one object is stored a byte short."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def upload_file(self, path: str, bucket: str, key: str) -> None:
+            body = Path(path).read_bytes()
+            real.put_object(Bucket=bucket, Key=key, Body=body[: -1 if "model" in key else None])
+
+    monkeypatch.setattr(upload, "connect", Losing)
+    uploader = Uploader(f"s3://{s3.bucket}/x", lambda _text: None)
+    uploader.offer(checkpoint(tmp_path, 1))
+    until(lambda: uploader.problem, "the size differs")
+    assert "1000 bytes there, 1001 here" in uploader.problem
+    assert uploader.close()["latest"] is None
+    assert "x/latest" not in names(s3)
+
+
+def test_a_newer_checkpoint_takes_the_place_of_one_that_waits(s3: Any, tmp_path: Path) -> None:
+    blocked = threading.Event()
+    uploader = Uploader(f"s3://{s3.bucket}/x", lambda _text: None)
+    real = uploader._upload
+    started = []
+
+    def slow(folder: Path) -> None:
+        started.append(folder.name)
+        blocked.wait(DEADLINE_S)
+        real(folder)
+
+    uploader._upload = slow  # type: ignore[method-assign]
+    for step in (1, 2, 3):
+        uploader.offer(checkpoint(tmp_path, step))
+        if step == 1:
+            until(lambda: started, "the first one begins")
+    assert uploader.holding == {"step-000001", "step-000003"}
+    blocked.set()
+    assert uploader.close()["latest"] == "step-000003"
+    assert started == ["step-000001", "step-000003"]
+
+
+def test_what_was_damaged_there_is_not_resumed_from(s3: Any, tmp_path: Path) -> None:
+    url = f"s3://{s3.bucket}/x"
+    uploader = Uploader(url, lambda _text: None)
+    uploader.offer(checkpoint(tmp_path, 1))
+    uploader.close()
+    s3.put_object(Bucket=s3.bucket, Key="x/step-000001/model.safetensors", Body=bytes(1001))
+    shutil.rmtree(tmp_path / "step-000001")
+    with pytest.raises(DflashError, match="not what was uploaded"):
+        fetch_latest(url, tmp_path, lambda _text: None)
+    assert not (tmp_path / "step-000001").exists()
+    assert fetch_latest(f"s3://{s3.bucket}/empty", tmp_path, lambda _text: None) is None
+
+
+def test_a_url_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="s3://BUCKET/PREFIX"):
+        Uploader(str(tmp_path), lambda _text: None)

@@ -1,0 +1,125 @@
+"""Held-out scores during training: right, harmless, and the best checkpoint stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dflash.bench import Bench, BenchSpec
+from dflash.run_plan import plan
+from dflash.target import load_target
+from dflash.train import train
+from dflash.train_config import TrainConfig
+from dflash.validation import HeldOut
+from tests.support.ranks import train_in_ranks
+from tests.support.tiny_runs import events, losses, make_inputs, options, row, write_rows, write_set
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def run(inputs: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    values = options(inputs, out, data=str(inputs / "held"), eval_tokens=12, **changes)
+    return train(TrainConfig.from_json(values))
+
+
+def scores(out: Path) -> dict[int, dict[str, Any]]:
+    return {e["done"]: e["metrics"] for e in events(out) if e["message"] == "held-out"}
+
+
+@pytest.fixture(scope="module")
+def scored(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("scored") / "out"
+    return out, run(inputs, out)
+
+
+def test_every_checkpoint_is_scored_without_changing_what_is_trained(
+    inputs: Path, scored: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    out, summary = scored
+    assert sorted(scores(out)) == [3, 6]
+    assert summary["heldout_acceptance"] == scores(out)[6]["heldout_acceptance"]
+    assert len(summary["heldout"]["heldout_slot_accuracy"]) == 3
+    run(inputs, tmp_path / "out", eval_docs=0)
+    assert scores(tmp_path / "out") == {}
+    assert losses(tmp_path / "out") == losses(out)
+
+
+def test_other_splits_of_processes_score_the_same(
+    inputs: Path, scored: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    changes = {"colocated": False, "targets": 2, "drafters": 2}
+    values = options(inputs, out, data=str(inputs / "held"), eval_tokens=12, **changes)
+    assert set(train_in_ranks(values, tmp_path)) == {0}
+    for step, expected in scores(scored[0]).items():
+        for name, value in expected.items():
+            assert scores(out)[step][name] == pytest.approx(value, rel=1e-3), name
+
+
+def test_the_walked_acceptance_length_is_that_of_real_decoding(
+    inputs: Path, tmp_path: Path
+) -> None:
+    """The same prompts through the evaluation's own decoding, whose rounds are counted there."""
+    model = load_target(inputs / "target")
+    prompts = torch.arange(8)[:, None] * 7 + torch.arange(6) + 4
+    texts = model.generate(prompts, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    rows = [row(str(i), text.numpy()) for i, text in enumerate(texts)]
+    write_rows(tmp_path / "own", rows, rows)  # its own words, by heart: some drafts must hold
+    out = tmp_path / "out"
+    values = options(inputs, out, data=str(tmp_path / "own"), eval_tokens=12, steps=80,
+                     anchors_per_doc=32, batch_docs=8, micro_batches=1, save_every=80)  # fmt: skip
+    train(TrainConfig.from_json(values))
+    found = scores(out)[80]["heldout_greedy_acceptance"]
+    config = TrainConfig.from_json(values)
+    held = HeldOut(config, plan(config))
+    bench = Bench(
+        BenchSpec(
+            target=config.target, drafter=str(out / "step-000080"), methods=("plain", "trained"),
+            dtype="float32", device="cpu", threads=1, max_new_tokens=12, stop_ids=(),
+            temperature=0, top_p=1.0, top_k=0, seed=0,
+        )
+    )  # fmt: skip
+    produced = rounds = 0
+    for number, prompt in enumerate(held.prompts):
+        record = bench.evaluate(str(number), prompt)["methods"]["trained"]
+        place, size = 1, 4  # the first token comes with the prompt
+        for proposed, _accepted, made in record["rounds"]:
+            if proposed == size - 1 and place + size <= 13:  # as walked: whole blocks only
+                produced, rounds = produced + made, rounds + 1
+            place += made
+    assert rounds > 4
+    assert found > 1.5
+    assert found == pytest.approx(produced / rounds, rel=1e-6)
+
+
+def test_the_best_checkpoint_outlives_newer_ones(inputs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    summary = run(inputs, out, steps=12, save_every=3, keep=1, lr=3e-3, schedule="constant")
+    by_step = {step: found["heldout_acceptance"] for step, found in scores(out).items()}
+    best = max(by_step, key=lambda step: (by_step[step], -step))
+    assert (out / "best").read_text().strip() == f"step-{best:06d}"
+    kept = {path.name for path in out.glob("step-*")}
+    assert kept == {f"step-{best:06d}", "step-000012"}
+    assert Path(summary["best"]).name == f"step-{best:06d}"
+
+
+def test_eight_samples_are_learned_by_heart(inputs: Path, tmp_path: Path) -> None:
+    """Trained on eight documents until each block is right: acceptance equals the block size."""
+    write_set(tmp_path / "set", seed=3, count=8)
+    summary = train(
+        TrainConfig.from_json(
+            options(
+                inputs, tmp_path / "out", data=str(tmp_path / "set"), batch_docs=8, layers=2,
+                micro_batches=1, steps=150, save_every=150, anchors_per_doc=64, lr=2e-3,
+            )
+        )
+    )  # fmt: skip
+    # Blocks that run over a document's end have fewer slots: count the leading right ones of all.
+    accuracy = summary["slot_accuracy"]
+    assert min(accuracy) == 1.0, accuracy
