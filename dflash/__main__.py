@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Command] = {
     "tokenize": Command("dflash.tokenize", "completions -> Arrow shards with loss masks"),
     "show": Command("dflash.show", "one row with its loss mask in colour"),
     "plan": Command("dflash.plan", "storage, memory, topology and time of a training"),
+    "import": Command("dflash.published", "a published drafter -> folder to start training from"),
     "train": Command("dflash.train", "tokenized set + target -> drafter checkpoints"),
     "eval": Command("dflash.evaluate", "acceptance length and lossless check of a drafter"),
     "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),

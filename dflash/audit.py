@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from dflash import shards
 from dflash.audit_report import distribution, render, sample_entry
-from dflash.completions import read_manifest
 from dflash.errors import GateFailed, InputInvalid, UsageError
 from dflash.files import read_json, write_json, write_text
 from dflash.gates import judge, parse_gates
@@ -32,6 +31,7 @@ from dflash.measures import (
 from dflash.picture import draw
 from dflash.progress import Progress, write_out
 from dflash.sights import of_completions, of_tokenized
+from dflash.sources import open_source
 from dflash.tool_calls import calls_in, calls_of_messages, loops
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def audit(
     tokens = _load(tokenizer)
     mismatch: float | None = None
     if completions is not None:
-        total = read_manifest(completions).get("rows", 0)
+        total = open_source(str(completions)).rows
         sights, vocabulary = of_completions(completions, tokens), None
     else:
         assert tokenized is not None

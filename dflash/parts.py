@@ -167,7 +167,7 @@ class _Maker:
         self._refuse_wrong_tokenizer()
 
     def _sample(self, line: bytes) -> Sample:
-        record = _record(line)
+        record = record_of(line)
         sample = sample_of(record, self._tokenizer, self._recipe.template_kwargs)
         self._check_ids(sample)
         seen = self.counts["rows"]
@@ -211,7 +211,8 @@ class _Maker:
             )
 
 
-def _record(line: bytes) -> dict[str, Any]:
+def record_of(line: bytes) -> dict[str, Any]:
+    """A completion record, or what is wrong with it."""
     try:
         record = json.loads(line)
     except UnicodeDecodeError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash import shards
-from dflash.completions import read_manifest, read_records, shard_paths
+from dflash.completions import MANIFEST, read_manifest, read_records, shard_paths
 from dflash.errors import InputInvalid
-from dflash.files import read_json
+from dflash.files import jsonl_lines, read_json
 from dflash.measures import Sight
+from dflash.parts import record_of
+from dflash.sources import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,19 +25,20 @@ RENDERED = 1000
 def of_completions(path: Path, tokenizer: TargetTokenizer | None = None) -> Iterator[Sight]:
     from dflash.tokenize import template_kwargs_of
 
-    kwargs = template_kwargs_of(read_manifest(path).get("settings", {}), None)
-    for number, record in enumerate(read_records(shard_paths(path, inflight=True))):
+    settings = read_manifest(path)["settings"] if (path / MANIFEST).is_file() else {}
+    kwargs = template_kwargs_of(settings, None)
+    for number, record in enumerate(_records(path)):
         usage = record.get("usage") or {}
         output, prompt = record.get("output_ids") or [], record.get("input_ids") or []
         made = len(output) or int(usage.get("completion_tokens") or 0)
         differs = None
-        if tokenizer is not None and prompt and number < RENDERED:
+        if tokenizer is not None and prompt and record.get("messages") and number < RENDERED:
             rendered = tokenizer.encode_prompt(record["messages"], record.get("tools"), kwargs)
             differs = rendered.tolist() != prompt
         yield Sight(
             id=record["id"],
             split="",
-            messages=record["messages"],
+            messages=record.get("messages"),
             tools=record.get("tools") or [],
             prompt_ids=prompt,
             completion_ids=output,
@@ -45,6 +48,22 @@ def of_completions(path: Path, tokenizer: TargetTokenizer | None = None) -> Iter
             length=made + (len(prompt) or int(usage.get("prompt_tokens") or 0)),
             other_prompt=differs,
         )
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Of a folder of ours, or of any with JSON lines."""
+    if (path / MANIFEST).is_file():
+        yield from read_records(shard_paths(path, inflight=True))
+        return
+    for entry in open_source(str(path)).entries:
+        for number, line in jsonl_lines(path / entry.file, "completions"):
+            try:
+                yield record_of(line)
+            except InputInvalid as error:
+                raise InputInvalid(
+                    f"{path / entry.file}:{number}: {error.message}",
+                    "Mend or remove that line; `dflash tokenize` counts all such lines.",
+                ) from error
 
 
 def of_tokenized(
