@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from runbook.reasons import STOPPED_BY
 from runbook.tui import format as fmt
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ RUNNING = frozenset({"active", "starting", "verifying", "draining"})
 OPEN = RUNNING | {"serving", "unhealthy"}
 """States in which something of ours lives on a host."""
 WAITING = frozenset({"gated"})
-TROUBLE = frozenset({"failed", "unhealthy", "attention", "stale"})
+TROUBLE = frozenset({"failed", "stopped", "unhealthy", "attention", "stale"})
 FINISHED = frozenset({"done", "skipped"})
 RETRIABLE = frozenset({"failed", "attention", "stale", "skipped"})
 SKIPPABLE = frozenset({"draft", "blocked", "ready", "gated", "failed", "attention", "stale"})
@@ -46,10 +47,10 @@ class TaskRow:
     """A percentage while it runs, how long it took afterwards."""
 
 
-Row = PhaseRow | TaskRow
+Row: TypeAlias = "PhaseRow | Task"
 
 
-def rows(view: View, *, now: datetime, needle: str = "", trouble: bool = False) -> list[Row]:
+def rows(view: View, *, needle: str = "", trouble: bool = False) -> list[Row]:
     """The rows in position order, under their phases; phases without a match are left out."""
     phases: dict[str, list[Task]] = {}
     for task in view.snapshot.tasks:
@@ -63,8 +64,27 @@ def rows(view: View, *, now: datetime, needle: str = "", trouble: bool = False) 
             finished = sum(task.state in FINISHED for task in tasks)
             title = fmt.clean(titles.get(phase) or "") or phase_title(phase)
             out.append(PhaseRow(title=title, finished=finished, total=len(tasks)))
-            out.extend(task_row(view, task, now) for task in shown)
+            out.extend(shown)
     return out
+
+
+def look_of(view: View, task: Task) -> str:
+    """The state as it looks: what a person stopped is no failure."""
+    return "stopped" if stopped_by(view, task) else str(task.state)
+
+
+def stopped_by(view: View, task: Task) -> str:
+    """Who stopped a task; empty when nobody did."""
+    if not is_stopped(task):
+        return ""
+    attempt = view.snapshot.latest_attempt(task.id)
+    stopped = attempt is not None and attempt.cls == "stopped"
+    return task.reason.removeprefix(STOPPED_BY) if stopped else ""
+
+
+def is_stopped(task: Task) -> bool:
+    """Whether it waits because a person stopped it."""
+    return task.state in ("failed", "gated") and task.reason.startswith(STOPPED_BY)
 
 
 def task_row(view: View, task: Task, now: datetime) -> TaskRow:
@@ -72,7 +92,7 @@ def task_row(view: View, task: Task, now: datetime) -> TaskRow:
     return TaskRow(
         task=task.id,
         title=fmt.clean(task.title) or task.id,
-        state=str(task.state),
+        state=look_of(view, task),
         word=word(view, task),
         aside=_aside(view, task, now),
     )
@@ -83,7 +103,7 @@ def word(view: View, task: Task) -> str:
     host = host_of(view, task)
     if host is not None and host.unreachable_since and task.state in OPEN:
         return "no link"
-    return str(task.state)
+    return look_of(view, task)
 
 
 def host_of(view: View, task: Task) -> HostBinding | None:
@@ -107,13 +127,18 @@ def seen(view: View, role: str | None) -> str | None:
     return max(times, default=None)
 
 
-def phase_titles(view: View) -> dict[str, str]:
-    """The titles that the runbook file gives its phases."""
+def json_object(text: str) -> Mapping[str, Any]:
+    """A JSON object that somebody stored; empty for anything else."""
     try:
-        titles = json.loads(view.snapshot.meta.extra.get("phases", "{}"))
+        found = json.loads(text)
     except ValueError:
         return {}
-    return titles if isinstance(titles, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def phase_titles(view: View) -> Mapping[str, Any]:
+    """The titles that the runbook file gives its phases."""
+    return json_object(view.snapshot.meta.extra.get("phases", "{}"))
 
 
 def phase_title(phase: str) -> str:
@@ -127,7 +152,8 @@ def counts(view: View) -> dict[str, int]:
     found: dict[str, int] = {}
     for task in view.snapshot.tasks:
         if not task.removed:
-            found[str(task.state)] = found.get(str(task.state), 0) + 1
+            state = look_of(view, task)
+            found[state] = found.get(state, 0) + 1
     return found
 
 

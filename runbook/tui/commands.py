@@ -1,4 +1,4 @@
-"""The palette: any task by name, any action by what it does."""
+"""The palette: any task or host by name, any action by what it does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from runbook.tui import format as fmt
-from runbook.tui.keymap import KEYS, MOVE
-from runbook.tui.screens.board import BoardScreen
+from runbook.tui.attention_model import roles_of
+from runbook.tui.keymap import MOVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BoardCommands(Provider):
-    """Tasks and actions of the board."""
+    """Tasks, hosts and actions."""
 
     async def discover(self) -> Hits:
         """What is offered before a letter is typed."""
@@ -35,32 +35,32 @@ class BoardCommands(Provider):
                 yield Hit(score, _shown(name, about), call, text=name)
 
     def _all(self) -> list[tuple[str, str, Callable[[], object]]]:
-        board = self._board()
-        if board is None:
-            return []
         app = cast("RunbookApp", self.app)
+        place, view = app.place, app.view
+        task = place.current_task
         found: list[tuple[str, str, Callable[[], object]]] = []
-        for key in KEYS:
-            if key.group != MOVE and key.id not in ("palette", "back"):
-                about = f"key {key.shown}" + (
-                    f", {key.command(board.tasks.current)}" if key.cli else ""
-                )
-                act = partial(board.run_action, key.action)
-                found.append((key.help, about, act))
-        for task in app.view.snapshot.tasks:
-            if not task.removed:
-                about = f"{task.state}, {fmt.clean(task.title)}"
-                found.append((f"Go to {fmt.clean(task.id)}", about, partial(_go, board, task.id)))
+        for key in app.table.keys:
+            shown = not key.scope or key.scope == place.PLACE
+            if shown and key.group != MOVE and key.id not in ("palette", "back"):
+                command = key.command(task.id if task is not None else None)
+                about = f"key {key.shown}" + (f", {command}" if key.cli else "")
+                found.append((key.help, about, partial(place.run_action, key.action)))
+        for one in view.snapshot.tasks:
+            if not one.removed:
+                about = f"{one.state}, {fmt.clean(one.title)}"
+                found.append((f"Go to {fmt.clean(one.id)}", about, partial(_go, app, one.id)))
+        found += [
+            (f"Host {fmt.clean(role)}", "its facts", partial(app.go_to_host, role))
+            for role in roles_of(view)
+        ]
         found.append(("Theme", "other colours", app.action_change_theme))
         found.append(("Screenshot", "save what is seen as SVG", app.deliver_screenshot))
         return found
 
-    def _board(self) -> BoardScreen | None:
-        return next((s for s in self.app.screen_stack if isinstance(s, BoardScreen)), None)
 
-
-def _go(board: BoardScreen, task: str) -> None:
-    board.go_to(task)
+def _go(app: RunbookApp, task: str) -> None:
+    app.go_back()
+    app.board.go_to(task)
 
 
 def _shown(name: str, about: str) -> Text:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runbook.tui.metrics import Metrics
     from runbook.tui.themes import Inks
     from runbook.views import View
-    from state.model import Attempt, CheckRun, Task
+    from state.model import Artifact, Attempt, CheckRun, Task
 
 MOST_ATTEMPTS = 4
 MOST_OUT = 12
@@ -48,6 +48,8 @@ class Subject:
     now: datetime
     metrics: Metrics | None = None
     plan: Sequence[str] = ()
+    full: bool = False
+    """Everything, on a page of its own; else what fits beside the list."""
 
 
 def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
@@ -58,9 +60,11 @@ def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
         parts.append(why)
     parts.extend(_progress(subject, looks, width))
     grid = Table.grid(padding=(0, 2, 0, 0), expand=False)
-    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(width=9 if subject.full else 8, no_wrap=True)
     grid.add_column(overflow="fold")
     for label, lines in _sections(subject, looks):
+        if subject.full and grid.row_count:
+            grid.add_row()
         for index, line in enumerate(lines):
             grid.add_row(Text(label if index == 0 else "", style=looks.inks.muted), line)
     if grid.row_count:
@@ -70,7 +74,7 @@ def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
 
 def _headline(subject: Subject, looks: Looks) -> Text:
     task, view, inks = subject.task, subject.view, looks.inks
-    state = str(task.state)
+    state = model.look_of(view, task)
     line = Text()
     line.append(f"{looks.glyphs.state(state)} {state}", inks.state(state) + Style(bold=True))
     seconds = model.took(view.snapshot.latest_attempt(task.id), subject.now)
@@ -92,7 +96,7 @@ def _why(subject: Subject, looks: Looks) -> Text | None:
     """Why it stands where it stands."""
     if not subject.task.reason:
         return None
-    bad = subject.task.state in model.TROUBLE
+    bad = model.look_of(subject.view, subject.task) in model.TROUBLE - {"stopped"}
     ink = looks.inks.bad if bad else looks.inks.text
     return fmt.text(subject.task.reason, ink)
 
@@ -182,32 +186,85 @@ def _curve(loss: Sequence[float], looks: Looks, width: int, *, height: int) -> T
 
 
 def _sections(subject: Subject, looks: Looks) -> Iterator[tuple[str, list[Text]]]:
-    task, inks = subject.task, looks.inks
+    task, inks, full = subject.task, looks.inks, subject.full
+    snapshot = subject.view.snapshot
     yield "step", [_where(subject, looks)]
     if task.needs:
-        yield "needs", [_needs(subject, looks)]
-    checks = [_check(check, subject, looks) for check in subject.view.snapshot.checks_of(task.id)]
+        yield "needs", [_edges([(n.task, n.condition) for n in task.needs], subject, looks)]
+    if full:
+        later = [
+            (other.id, need.condition)
+            for other in snapshot.tasks
+            for need in other.needs
+            if need.task == task.id and not other.removed
+        ]
+        if later:
+            yield "needed by", [_edges(later, subject, looks)]
+        if task.resources:
+            yield "holds", [fmt.text(", ".join(task.resources), inks.text)]
+    if subject.plan:
+        yield "does", [fmt.text(line, inks.text if full else inks.muted) for line in subject.plan]
+    checks = [_check(check, subject, looks) for check in snapshot.checks_of(task.id)]
     if checks:
         yield "checks", checks
-    attempts = subject.view.snapshot.attempts_of(task.id)[::-1]
+    attempts = snapshot.attempts_of(task.id)[::-1]
     if attempts:
-        lines = [_attempt(attempt, subject, looks) for attempt in attempts[:MOST_ATTEMPTS]]
-        if len(attempts) > MOST_ATTEMPTS:
+        shown = attempts if full else attempts[:MOST_ATTEMPTS]
+        lines = [line for one in shown for line in _attempt_lines(one, subject, looks)]
+        if len(attempts) > len(shown):
             lines.append(Text(f"and {len(attempts) - MOST_ATTEMPTS} before", style=inks.muted))
         yield "attempts", lines
     if task.out:
+        most = None if full else MOST_OUT
+        yield "out", [_pair(key, value, looks) for key, value in list(task.out.items())[:most]]
+    artifacts = [one for one in snapshot.artifacts if one.task == task.id]
+    if full and artifacts:
+        yield "artifacts", [_artifact(one, looks) for one in artifacts]
+    notes = [note for note in snapshot.notes if note.task == task.id]
+    if notes:
         yield (
-            "out",
+            "notes",
             [
-                Text.assemble((f"{fmt.clean(key)}  ", inks.muted), (fmt.value(value), inks.text))
-                for key, value in list(task.out.items())[:MOST_OUT]
+                fmt.text(f"{note.actor}: {note.text}", inks.text)
+                for note in (notes if full else notes[-3:])
             ],
         )
-    notes = [note for note in subject.view.snapshot.notes if note.task == task.id]
-    if notes:
-        yield "notes", [fmt.text(f"{note.actor}: {note.text}", inks.text) for note in notes[-3:]]
-    if subject.plan:
-        yield "does", [fmt.text(line, inks.muted) for line in subject.plan]
+    if full and task.definition:
+        yield "defined", list(_definition(task.definition, looks))
+
+
+def _pair(key: object, value: object, looks: Looks) -> Text:
+    return Text.assemble(
+        (f"{fmt.clean(key)}  ", looks.inks.muted), (fmt.value(value), looks.inks.text)
+    )
+
+
+def _artifact(one: Artifact, looks: Looks) -> Text:
+    return Text.assemble(
+        (fmt.clean(one.uri), looks.inks.text),
+        (f"  {fmt.size(one.size)}  sha256 {one.sha256[:16]}", looks.inks.muted),
+    )
+
+
+def _definition(value: Mapping[str, Any], looks: Looks, indent: int = 0) -> Iterator[Text]:
+    """The definition as a runbook file would say it."""
+    for key, found in value.items():
+        head = (f"{' ' * indent}{fmt.clean(key)}: ", looks.inks.muted)
+        if isinstance(found, dict) and found:
+            yield Text.assemble(head)
+            yield from _definition(found, looks, indent + 2)
+        elif isinstance(found, str) and "\n" in found.strip():
+            yield Text.assemble(head)
+            for line in found.splitlines():
+                yield fmt.text(" " * (indent + 2) + line, looks.inks.text)
+        elif isinstance(found, list) and any(isinstance(one, dict) for one in found):
+            yield Text.assemble(head)
+            for one in found:
+                yield Text.assemble(
+                    (f"{' ' * indent}  - ", looks.inks.muted), (fmt.value(one), looks.inks.text)
+                )
+        else:
+            yield Text.assemble(head, (fmt.value(found), looks.inks.text))
 
 
 def _where(subject: Subject, looks: Looks) -> Text:
@@ -229,14 +286,14 @@ def _where(subject: Subject, looks: Looks) -> Text:
     return line
 
 
-def _needs(subject: Subject, looks: Looks) -> Text:
+def _edges(edges: Sequence[tuple[str, str]], subject: Subject, looks: Looks) -> Text:
     line = Text()
-    for need in subject.task.needs:
-        other = subject.view.snapshot.by_id.get(need.task)
-        state = str(other.state) if other is not None else "blocked"
+    for name, condition in edges:
+        other = subject.view.snapshot.by_id.get(name)
+        state = model.look_of(subject.view, other) if other is not None else "blocked"
         line.append(f"{looks.glyphs.state(state)} ", looks.inks.state(state))
-        line.append(fmt.clean(need.task), looks.inks.text)
-        line.append(" (any end)   " if need.condition == "any" else "   ", looks.inks.muted)
+        line.append(fmt.clean(name), looks.inks.text)
+        line.append(" (any end)   " if condition == "any" else "   ", looks.inks.muted)
     line.rstrip()
     return line
 
@@ -262,12 +319,27 @@ def _check(check: CheckRun, subject: Subject, looks: Looks) -> Text:
     return line
 
 
+def _attempt_lines(attempt: Attempt, subject: Subject, looks: Looks) -> Iterator[Text]:
+    yield _attempt(attempt, subject, looks)
+    if not subject.full:
+        return
+    inks = looks.inks
+    for line in attempt.detail.get("summary") or ():
+        yield fmt.text(f"   {line}", inks.muted)
+    for key, value in attempt.evidence.items():
+        if value not in ("", None, [], {}):
+            yield Text.assemble(
+                (f"   {fmt.clean(key)}  ", inks.muted), (fmt.value(value), inks.text)
+            )
+
+
 def _attempt(attempt: Attempt, subject: Subject, looks: Looks) -> Text:
     inks = looks.inks
     ended = str(attempt.cls) if attempt.cls is not None else str(attempt.state)
     good = ended in ("ok", "verified")
     running = attempt.ended_at is None and attempt.cls is None
-    ink = inks.ok if good else inks.busy if running else inks.bad
+    stopped = ended == "stopped"
+    ink = inks.ok if good else inks.busy if running else inks.text if stopped else inks.bad
     line = Text.assemble(
         (f"#{attempt.number} ", inks.muted),
         (ended.replace("_", " "), ink),

@@ -66,7 +66,7 @@ class AskScreen(ModalScreen[str | None]):
             yield Static(fmt.text(self._question), id="dialog-title")
             yield Static(fmt.text(self._body), id="dialog-body")
             yield Input(placeholder=self._hint, id="dialog-input", compact=True)
-            yield Static(Text("enter sends · esc leaves everything as it is"), id="dialog-keys")
+            yield Static(Text(_KEYS), id="dialog-keys")
 
     def on_mount(self) -> None:
         """Write at once."""
@@ -85,3 +85,52 @@ class AskScreen(ModalScreen[str | None]):
     def action_cancel(self) -> None:
         """Change nothing."""
         self.dismiss(None)
+
+
+class NameScreen(ModalScreen[str | None]):
+    """For what cannot be taken back: the name is typed, and where needed a reason.
+
+    The answer is the reason (empty when none was asked for); None changes nothing.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, title: str, body: str, *, name: str, reason: bool = False) -> None:
+        super().__init__()
+        self._question, self._body, self._wanted, self._reason = title, body, name, reason
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(fmt.text(self._question), id="dialog-title")
+            yield Static(fmt.text(self._body), id="dialog-body")
+            yield Input(placeholder=f"type {self._wanted}", id="dialog-input", compact=True)
+            if self._reason:
+                yield Input(placeholder="why?", id="dialog-reason", compact=True)
+            yield Static(Text(_KEYS), id="dialog-keys")
+
+    def on_mount(self) -> None:
+        """Write at once."""
+        self.query_one("#dialog-input", Input).focus()
+
+    @on(Input.Submitted)
+    def send(self, event: Input.Submitted) -> None:
+        """Go on to the reason, or answer when both are there."""
+        event.stop()
+        said = self.query_one("#dialog-keys", Static)
+        if self.query_one("#dialog-input", Input).value.strip() != self._wanted:
+            said.update(fmt.text(f"Type {self._wanted} to go on; esc changes nothing."))
+            self.query_one("#dialog-input", Input).focus()
+            return
+        why = self.query_one("#dialog-reason", Input).value.strip() if self._reason else ""
+        if self._reason and not why:
+            said.update(Text("A few words are needed here."))
+            self.query_one("#dialog-reason", Input).focus()
+            return
+        self.dismiss(why)
+
+    def action_cancel(self) -> None:
+        """Change nothing."""
+        self.dismiss(None)
+
+
+_KEYS = "enter sends, esc leaves everything as it is"

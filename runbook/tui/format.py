@@ -45,19 +45,19 @@ MOST_SHOWN = 1500
 """Characters of one field: a screen shows no more, and a megabyte laid out would hold the keys."""
 
 
-def clean(value: object, *, most: int = MOST_SHOWN) -> str:
+def clean(value: object, *, most: int = MOST_SHOWN, end: str = "…") -> str:
     """One line of at most `most` characters, without escapes, control codes or direction tricks."""
     raw = value if isinstance(value, str) else str(value)
     if len(raw) > most:
-        raw = raw[:most] + "…"
+        raw = raw[:most] + end
     if raw.isascii() and raw.isprintable():
         return raw
     return _ESCAPES.sub("", raw).translate(_UNSAFE_ONE_LINE)
 
 
-def text(value: object, style: Style | str = "") -> Text:
-    """Safe text for any widget."""
-    return Text(clean(value), style=style)
+def text(value: object, style: Style | str = "", *, end: str = "…") -> Text:
+    """Safe text for any widget; `end` marks where an endless one was cut."""
+    return Text(clean(value, end=end), style=style)
 
 
 def paragraphs(value: str, style: Style | str = "") -> Text:

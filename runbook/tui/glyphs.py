@@ -21,6 +21,7 @@ _TASKS = {
     "serving": "● *",
     "done": "✓ +",
     "failed": "✗ x",
+    "stopped": "⊘ /",
     "unhealthy": "✗ x",
     "skipped": "– -",
     "stale": "↺ ~",

@@ -1,4 +1,7 @@
-"""Every key of the interface, once: its id, what it does, and the command that does the same."""
+"""Every key of the interface, once: its id, what it does, and the command that does the same.
+
+A person's own keys lie over the table: see `keyfile`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
+
+from runbook.tui.places import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +35,21 @@ class Key:
     writes: bool = False
     """Whether it changes the run: not offered in read-only mode."""
     priority: bool = False
+    scope: str = ""
+    """The place where it works; empty means everywhere."""
 
     def command(self, task: str | None) -> str:
         """The command with its task filled in."""
         return self.cli.replace("{task}", task or "TASK")
 
+    @property
+    def names(self) -> list[str]:
+        """Its keys, one by one."""
+        return self.keys.split(",")
+
 
 RUN = "Run"
+GO = "Go to"
 MOVE = "Move"
 LOOK = "Look"
 APP = "Leave"
@@ -47,12 +60,25 @@ KEYS: tuple[Key, ...] = (
         help="Run or resume, until a gate or the end", cli="runbook run",
     ),
     Key(
+        id="until", keys="u", shown="u", action="until", label="Until", group=RUN, writes=True,
+        help="Run what the task needs, and the task, then stop", cli="runbook run --until {task}",
+    ),
+    Key(
+        id="only", keys="o", shown="o", action="only", label="Only", group=RUN, writes=True,
+        help="Run only this task", cli="runbook run {task}",
+    ),
+    Key(
         id="stop", keys="x", shown="x", action="stop", label="Stop", group=RUN, writes=True,
-        help="Stop the task; asks first", cli="runbook stop {task}",
+        help="Stop the task and verify it; asks for its name", cli="runbook stop {task}",
     ),
     Key(
         id="retry", keys="R", shown="R", action="retry", label="Retry", group=RUN, writes=True,
-        help="A new attempt for a failed or lost task", cli="runbook retry {task}",
+        help="A new attempt for a failed, stale, skipped or lost task", cli="runbook retry {task}",
+    ),
+    Key(
+        id="restart", keys="ctrl+r", shown="^r", action="restart", label="Restart", group=RUN,
+        writes=True, help="Stop a server, then start it again; asks for its name",
+        cli="runbook stop {task}",
     ),
     Key(
         id="skip", keys="s", shown="s", action="skip", label="Skip", group=RUN, writes=True,
@@ -65,6 +91,33 @@ KEYS: tuple[Key, ...] = (
     Key(
         id="note", keys="n", shown="n", action="note", label="Note", group=RUN, writes=True,
         help="Write a note to the task", cli="runbook note TEXT --task {task}",
+    ),
+    Key(
+        id="decision", keys="D", shown="D", action="decision", label="Decide", group=RUN,
+        writes=True, help="Write down a decision, for everybody who takes over",
+        cli="runbook note --decision TEXT --task {task}",
+    ),
+    Key(
+        id="claim", keys="C", shown="C", action="claim", label="Claim", group=RUN, writes=True,
+        help="Keep the task for yourself for a while; again: give it back",
+        cli="runbook claim {task}",
+    ),
+    Key(
+        id="verify", keys="v", shown="v", action="verify", label="Verify", group=RUN, writes=True,
+        help="Run the checks of a done task again", cli="runbook verify {task}",
+    ),
+    Key(
+        id="probe", keys="P", shown="P", action="probe", label="Probe", group=RUN, writes=True,
+        help="Ask the machine for its facts", cli="runbook host probe ROLE",
+    ),
+    Key(
+        id="reconcile", keys="a", shown="a", action="reconcile", label="Look", group=RUN,
+        writes=True, help="Look again at everything that may run; starts and stops nothing",
+        cli="runbook reconcile",
+    ),
+    Key(
+        id="shell", keys="S", shown="S", action="shell", label="Shell", group=RUN, writes=True,
+        help="A shell on the machine; exit comes back", cli="runbook host shell ROLE",
     ),
     Key(
         id="down", keys="j,down", shown="j ↓", action="move(1)", label="Down", group=MOVE,
@@ -91,7 +144,7 @@ KEYS: tuple[Key, ...] = (
         help="Last task, end of the log",
     ),
     Key(
-        id="pane_next", keys="tab", shown="tab", action="pane(1)", label="Pane", group=MOVE,
+        id="pane_next", keys="tab", shown="tab", action="pane(1)", label="Next", group=MOVE,
         help="Next pane: tasks, detail, log", priority=True,
     ),
     Key(
@@ -112,19 +165,19 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="filter", keys="slash", shown="/", action="filter", label="Filter", group=LOOK,
-        help="Show only tasks with these letters",
+        help="Show only what has these letters; in a log: search",
     ),
     Key(
         id="trouble", keys="exclamation_mark", shown="!", action="trouble", label="Trouble",
-        group=LOOK, help="Show only failed and waiting tasks",
+        group=LOOK, help="Only failed and waiting tasks; in a log: the last failure",
         cli="runbook status",
     ),
     Key(
         id="cursor_follow", keys="F", shown="F", action="cursor_follow", label="Go along",
-        group=LOOK, help="Let the cursor follow the running task",
+        group=LOOK, help="Let the cursor follow the running task", scope="board",
     ),
     Key(
-        id="log", keys="L", shown="L", action="log", label="Log", group=LOOK,
+        id="log", keys="L", shown="L", action="place('log')", label="Log", group=LOOK,
         help="The log on the whole screen", cli="runbook logs {task}",
     ),
     Key(
@@ -136,12 +189,54 @@ KEYS: tuple[Key, ...] = (
         help="Switch between output and errors", cli="runbook logs {task} --err",
     ),
     Key(
-        id="brief", keys="B", shown="B", action="brief", label="Brief", group=LOOK,
+        id="match_next", keys="n", shown="n", action="match(1)", label="Next", group=LOOK,
+        help="In a log: the next line that matches", scope="log",
+    ),
+    Key(
+        id="match_previous", keys="N", shown="N", action="match(-1)", label="Previous", group=LOOK,
+        help="In a log: the line before that matches", scope="log",
+    ),
+    Key(
+        id="matching", keys="ampersand", shown="&", action="matching", label="Matching", group=LOOK,
+        help="In a log: show only lines that match", scope="log",
+    ),
+    Key(
+        id="attempt_before", keys="left_square_bracket", shown="[", action="step(-1)",
+        label="Before", group=LOOK,
+        help="The attempt before in a log, the task before, older events",
+    ),
+    Key(
+        id="attempt_after", keys="right_square_bracket", shown="]", action="step(1)",
+        label="After", group=LOOK,
+        help="The attempt after in a log, the task after, newer events",
+    ),
+    Key(
+        id="copy", keys="y", shown="y", action="copy", label="Copy", group=LOOK,
+        help="Copy the command below to the clipboard",
+    ),
+    Key(
+        id="copy_output", keys="Y", shown="Y", action="copy_output", label="Copy out", group=LOOK,
+        help="Copy the lines of the log that are shown",
+    ),
+    Key(
+        id="push", keys="p", shown="p", action="push", label="Push", group=LOOK, writes=True,
+        help="In the hand-off: push the state to its store", scope="handoff", cli="runbook push",
+    ),
+    Key(
+        id="brief", keys="B", shown="B", action="place('handoff')", label="Brief", group=LOOK,
         help="The hand-off text", cli="runbook brief",
     ),
     Key(
         id="palette", keys="colon,ctrl+p", shown=":", action="palette", label="Go to", group=LOOK,
-        help="Any task, any action",
+        help="Any task, any host, any action",
+    ),
+    *(
+        Key(
+            id=f"place_{place.id}", keys=str(number), shown=str(number),
+            action=f"place('{place.id}')", label=place.short, group=GO, help=place.help,
+            cli=place.cli,
+        )
+        for number, place in enumerate(PLACES, start=1)
     ),
     Key(
         id="help", keys="question_mark,f1", shown="?", action="help", label="Help", group=APP,
@@ -153,7 +248,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="quit", keys="q", shown="q", action="leave", label="Quit", group=APP,
-        help="Leave; the jobs go on", cli="runbook tui",
+        help="Back to the board; from there, leave: the jobs go on", cli="runbook tui",
     ),
 )  # fmt: skip
 
@@ -171,7 +266,19 @@ def bindings(ids: Iterable[str]) -> list[Binding]:
     ]  # fmt: skip
 
 
-def clashes() -> list[str]:
-    """Keys that two rows claim. Textual takes the first and says nothing, so a test looks."""
-    taken = Counter(name for key in KEYS for name in key.keys.split(","))
-    return sorted(name for name, times in taken.items() if times > 1)
+def common() -> list[str]:
+    """The ids of the keys that work in every place."""
+    return [key.id for key in KEYS if not key.scope]
+
+
+def of_place(place: str) -> list[str]:
+    """The ids of the keys that work in this place alone."""
+    return [key.id for key in KEYS if key.scope == place]
+
+
+def clashes(keys: Iterable[Key] = KEYS) -> list[str]:
+    """Keys that two rows claim in one place. A key of a place hides a common one on purpose."""
+    taken: Counter[tuple[str, str]] = Counter(
+        (key.scope, name) for key in keys for name in key.names
+    )
+    return sorted(name for (_, name), times in taken.items() if times > 1)

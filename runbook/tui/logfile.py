@@ -47,6 +47,24 @@ class LogFile:
         """Whether all bytes of the last look are indexed."""
         return self._indexed >= self.size
 
+    @property
+    def indexed(self) -> int:
+        """Bytes looked at so far."""
+        return self._indexed
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes behind the last newline: a line that is still being written."""
+        if self._last_byte == b"\n" or not self._newlines:
+            return 0 if self._last_byte == b"\n" else self._indexed
+        return self._indexed - self._offset(self._newlines)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Raw bytes, never beyond what is indexed."""
+        if self._file is None:
+            return b""
+        return os.pread(self._file.fileno(), max(0, min(size, self._indexed - offset)), offset)
+
     def poll(self, budget: int = 1 << 25) -> bool:
         """Index what was added, at most `budget` bytes; whether anything moved."""
         if self.path is None:

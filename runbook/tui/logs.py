@@ -10,10 +10,10 @@ from rich.text import Text
 from runbook.tui import format as fmt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from runbook.tui.describe import Looks
-    from runbook.tui.ports import ServicePort
     from runbook.tui.widgets.log_view import LogView
     from runbook.views import View
 
@@ -21,40 +21,43 @@ ASK_AGAIN_S = 1.0
 
 
 class Streams:
-    """Where the streams of the newest attempt of each task are.
+    """Where the streams of an attempt are: in the workspace, whatever its host does.
 
-    A found path is kept for good; one that is not there yet is asked for again when a second has
-    passed, because the service reads the graph to answer.
+    A found path is kept for good; one that is not there yet is looked for again after a second.
     """
 
-    def __init__(self, service: ServicePort) -> None:
-        self._service = service
+    def __init__(self, place: Callable[[str, str], Path]) -> None:
+        self._place = place
         self._known: dict[tuple[str, str], Path] = {}
         self._missed: dict[tuple[str, str], float] = {}
 
-    def path(self, view: View, task: str, stream: str) -> Path | None:
-        """The local copy of one stream; None while there is none."""
-        attempt = view.snapshot.latest_attempt(task)
-        if attempt is None:
-            return None
-        key = (attempt.id, stream)
+    def path(self, view: View, task: str, stream: str, *, attempt: str = "") -> Path | None:
+        """The local copy of one stream, of the newest attempt if none is named; or None."""
+        if not attempt:
+            newest = view.snapshot.latest_attempt(task)
+            if newest is None:
+                return None
+            attempt = newest.id
+        key = (attempt, stream)
         known, now = self._known.get(key), time.monotonic()
         if known is not None or now - self._missed.get(key, -9.0) < ASK_AGAIN_S:
             return known
-        found = self._service.log_path(task, stream)
-        if found is None:
-            self._missed[key] = now
-        else:
+        found = self._place(attempt, stream)
+        if found.exists():
             self._known[key] = found
-        return found
+            return found
+        self._missed[key] = now
+        return None
 
-    def choose(self, view: View, task: str, wanted: str | None) -> tuple[str, Path | None]:
+    def choose(
+        self, view: View, task: str, wanted: str | None, *, attempt: str = ""
+    ) -> tuple[str, Path | None]:
         """The wanted stream; with no wish, the errors only when the output is empty."""
         if wanted is not None:
-            return wanted, self.path(view, task, wanted)
-        out = self.path(view, task, "out")
+            return wanted, self.path(view, task, wanted, attempt=attempt)
+        out = self.path(view, task, "out", attempt=attempt)
         if not _size(out):
-            err = self.path(view, task, "err")
+            err = self.path(view, task, "err", attempt=attempt)
             if _size(err):
                 return "err", err
         return "out", out

@@ -1,4 +1,4 @@
-"""The progress lines of an attempt: the newest, and the curve of its loss. Reads a local file."""
+"""The progress lines of an attempt: the newest, and the curves of its numbers. A local file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_POINTS = 2048
+MOST_CURVES = 40
+"""Names of numbers that are kept; a host could make up a new one in each line."""
 
 
 class Metrics:
@@ -19,7 +21,11 @@ class Metrics:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.latest: Mapping[str, Any] | None = None
-        self.loss: list[float] = []
+        self.steps: list[float] = []
+        self.curves: dict[str, list[float]] = {}
+        """Each as long as `steps`; what a line did not tell is NaN."""
+        self.notices: list[tuple[float, str]] = []
+        """What it said in words, with how much was done by then."""
         self._stride = 1
         self._seen = 0
         self._offset = 0
@@ -49,6 +55,16 @@ class Metrics:
             self._take(line)
         return bool(lines)
 
+    @property
+    def offset(self) -> int:
+        """Bytes read so far."""
+        return self._offset
+
+    @property
+    def loss(self) -> list[float]:
+        """The loss, where it was told."""
+        return [value for value in self.curves.get("loss", ()) if value == value]
+
     def eta(self) -> float | None:
         """Seconds to the end at the pace of the last lines, or None while unknown."""
         if self.latest is None or len(self._pace) < 2:
@@ -68,19 +84,37 @@ class Metrics:
             return
         self.latest = record
         self._keep_pace(record)
+        message, done = record.get("message"), record.get("done")
+        if message and isinstance(message, str):
+            at = float(done) if isinstance(done, int | float) else math.nan
+            self.notices = [*self.notices[-19:], (at, message)]
         metrics = record.get("metrics")
-        loss = metrics.get("loss") if isinstance(metrics, dict) else None
-        if isinstance(loss, float | int) and not isinstance(loss, bool) and math.isfinite(loss):
-            self._keep_loss(float(loss))
+        if record.get("kind") != "done" and isinstance(metrics, dict) and metrics:
+            self._keep(float(done) if isinstance(done, int | float) else math.nan, metrics)
 
-    def _keep_loss(self, loss: float) -> None:
-        """Every n-th point, n doubling as the run grows: the curve stays the size of a screen."""
+    def _keep(self, done: float, metrics: Mapping[str, Any]) -> None:
+        """Every n-th line, n doubling as the run grows: a curve stays the size of a screen."""
+        if self.steps and done <= self.steps[-1]:
+            self._cut(done)  # a resume begins at a step that was told before
         if self._seen % self._stride == 0:
-            self.loss.append(loss)
-            if len(self.loss) >= MOST_POINTS:
-                self.loss = self.loss[::2]
+            told = _numbers(metrics)
+            for name in told:
+                if name not in self.curves and len(self.curves) < MOST_CURVES:
+                    self.curves[name] = [math.nan] * len(self.steps)
+            self.steps.append(done)
+            for name, values in self.curves.items():
+                values.append(told.get(name, math.nan))
+            if len(self.steps) >= MOST_POINTS:
+                self.steps = self.steps[::2]
+                self.curves = {name: values[::2] for name, values in self.curves.items()}
                 self._stride *= 2
         self._seen += 1
+
+    def _cut(self, done: float) -> None:
+        """Forget what lies at or after a step: it is told again."""
+        left = next((i for i, step in enumerate(self.steps) if step >= done), len(self.steps))
+        self.steps = self.steps[:left]
+        self.curves = {name: values[:left] for name, values in self.curves.items()}
 
     def _keep_pace(self, record: Mapping[str, Any]) -> None:
         t, done = record.get("t"), record.get("done")
@@ -90,3 +124,14 @@ class Metrics:
             self._pace.clear()
         self._pace.append((float(t), float(done)))
         del self._pace[:-60]
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Finite numbers by name; those in a list get the place they have in it."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        values = value[:32] if isinstance(value, list) else [value]
+        for place, one in enumerate(values, start=1):
+            if isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one):
+                found[f"{name}[{place}]" if isinstance(value, list) else name] = float(one)
+    return found

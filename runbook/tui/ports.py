@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import threading
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from runbook.engine.events import Listener
     from runbook.views import RunResult, View
+    from runbook.workspace import Workspace
+    from state.model import Event
 
 
 class ServicePort(Protocol):
     """One open workspace, used by the thread that opened it and by no other."""
+
+    workspace: Workspace
+
+    @property
+    def actor(self) -> str:
+        """Who acts."""
 
     def view(self) -> View:
         """Everything a screen shows, from one revision."""
@@ -50,8 +58,31 @@ class ServicePort(Protocol):
     def note(self, text: str, *, task: str | None = None, decision: bool = False) -> Any:
         """Write a note, to a task or to the whole runbook."""
 
-    def log_path(self, task: str, stream: str) -> Path | None:
-        """The local copy of a stream of the newest attempt; None when there is none."""
+    def reconcile(self) -> Sequence[Any]:
+        """Look at all attempts that may run, again and now."""
+
+    def claim(self, subject: str) -> Any:
+        """Keep a task, or the run, for oneself for a while."""
+
+    def release(self, subject: str) -> Any:
+        """Give a claim back."""
+
+    def push(self, place: Any) -> Any:
+        """Put the state where another machine finds it."""
+
+    def verify(self, task_ids: Collection[str] = ()) -> Any:
+        """Run the recorded checks of done tasks again."""
+
+    def probe(self, role: str) -> Any:
+        """Ask a machine for its facts and record them."""
+
+    def audit(self, task: str) -> Mapping[str, Any]:
+        """What an audit wrote on its host: its report and its samples."""
+
+    def events(
+        self, *, after: int = 0, limit: int = 1000, task: str | None = None
+    ) -> Sequence[Event]:
+        """Facts in the order in which they were recorded."""
 
     def brief(self) -> str:
         """The hand-off text."""

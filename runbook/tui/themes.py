@@ -43,6 +43,8 @@ LIGHT = Theme(
     variables={"footer-key-foreground": "#2b5fc4", "input-selection-background": "#2b5fc4 35%"},
 )
 
+THEMES = (DARK, LIGHT)
+
 _STATE_INKS = {
     "ready": "text",
     "gated": "accent",
@@ -53,6 +55,7 @@ _STATE_INKS = {
     "serving": "ok",
     "done": "ok",
     "failed": "bad",
+    "stopped": "text",
     "unhealthy": "bad",
     "stale": "warn",
     "attention": "warn",

@@ -10,15 +10,19 @@ import json
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Listener, Progressed, TaskMoved
 from runbook.errors import RunbookError
 from runbook.views import Live, NextAction, RunResult, View
+from runbook.workspace import Workspace
 from state.model import (
     Attempt,
     AttemptState,
     CheckRun,
+    Claim,
+    Event,
     FailureClass,
     HostBinding,
     Meta,
@@ -148,6 +152,13 @@ class World:
         self.next = NextAction(verb="run", task=None, command="runbook run", reason="")
         self.engine: str | None = None
         self.error: Exception | None = None
+        self.blind: Exception | None = None
+        """Raised by every reading while set."""
+        self.edited = False
+        self.events: list[Event] = []
+        self.audits: dict[str, dict[str, Any]] = {}
+        self.claims: dict[str, float] = {}
+        self.documents: dict[str, str] = {}
         self.script: Callable[[World, threading.Event, Listener], RunResult] | None = None
         self.snapshot = Snapshot(
             revision=1,
@@ -191,14 +202,32 @@ class World:
                 )
             )
 
+    def end(self, name: str, cls: str) -> None:
+        """The newest attempt of a task ends like this."""
+        with self.lock:
+            newest = self.snapshot.latest_attempt(name)
+            ended = tuple(
+                replace(one, cls=FailureClass(cls), state=AttemptState.STOPPED, ended_at=ago(0))
+                if one is newest
+                else one
+                for one in self.snapshot.attempts
+            )
+            self.change(attempts=ended)
+
     def state(self, name: str) -> str:
         """The state of a task."""
         with self.lock:
             return str(self.snapshot.task(name).state)
 
-    def write_log(self, task: str, stream: str, data: bytes, *, append: bool = False) -> Path:
-        """Output of the newest attempt of a task."""
-        path = self.folder / f"{task}.{stream}.log"
+    def write_log(
+        self, task: str, stream: str, data: bytes, *, append: bool = False, attempt: str = ""
+    ) -> Path:
+        """Output of an attempt of a task, by default of the newest."""
+        newest = self.snapshot.latest_attempt(task)
+        path = Workspace(self.folder).log(
+            attempt or (newest.id if newest is not None else f"{task}-0"), stream
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab" if append else "wb") as file:
             file.write(data)
         return path
@@ -211,6 +240,8 @@ class FakeService:
         self._world = world
         self._seen = world.version
         self._thread = threading.get_ident()
+        self.workspace = Workspace(world.folder)
+        self.actor = "me"
 
     def _mine(self) -> World:
         assert threading.get_ident() == self._thread, "used by another thread than opened it"
@@ -218,12 +249,17 @@ class FakeService:
 
     def view(self) -> View:
         world = self._mine()
+        if world.blind is not None:
+            raise world.blind
         with world.lock:
             return View(
                 snapshot=world.snapshot,
                 next=world.next,
                 live=dict(world.live),
                 engine=world.engine,
+                edited=world.edited,
+                claims=dict(world.claims),
+                documents=dict(world.documents),
             )
 
     def changed(self) -> bool:
@@ -254,7 +290,9 @@ class FakeService:
         return world
 
     def stop(self, task: str) -> None:
-        self._act("stop", task).move(task, "failed", "stopped by a person")
+        world = self._act("stop", task)
+        world.end(task, "stopped")
+        world.move(task, "gated", "stopped by a person")
 
     def retry(self, task: str) -> None:
         self._act("retry", task).move(task, "ready")
@@ -273,9 +311,41 @@ class FakeService:
         note = Note(id="n", at=ago(0), actor="me", task=task, text=text, decision=decision)
         world.change(notes=(*world.snapshot.notes, note))
 
-    def log_path(self, task: str, stream: str) -> Path | None:
-        path = self._mine().folder / f"{task}.{stream}.log"
-        return path if path.exists() else None
+    def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        self._act("verify", *task_ids)
+        row = {"check": "file", "verdict": "pass", "evidence": {}}
+        return {task: [row] for task in task_ids}
+
+    def probe(self, role: str) -> dict[str, Any]:
+        self._act("probe", role)
+        return {}
+
+    def reconcile(self) -> tuple[str, ...]:
+        self._act("reconcile")
+        return ("train-2",)
+
+    def claim(self, subject: str) -> None:
+        world = self._act("claim", subject)
+        claim = Claim(subject=subject, holder="me", token=1, at=ago(0), for_s=1800, reason="")
+        world.claims[subject] = 1800
+        world.change(claims=(claim,))
+
+    def release(self, subject: str) -> None:
+        world = self._act("release", subject)
+        world.claims.pop(subject, None)
+        world.change(claims=())
+
+    def audit(self, task: str) -> dict[str, Any]:
+        world = self._act("audit", task)
+        return world.audits[task]
+
+    def push(self, place: Any) -> Any:
+        world = self._act("push", place.url)
+        return SimpleNamespace(where=place.url, revision=world.snapshot.revision)
+
+    def events(self, *, after: int = 0, limit: int = 1000, task: str | None = None) -> list[Event]:
+        world = self._mine()
+        return [e for e in world.events if e.seq > after and task in (None, e.task)][:limit]
 
     def brief(self) -> str:
         self._mine()
@@ -313,8 +383,10 @@ def example(folder: Path) -> World:
                   reason="check http_generate failed: the answer was empty"),
         make_task("generate", "Generate completions", phase="data", state="done", step="generate",
                   needs=["serve"]),
-        make_task("audit", "Audit the completions", phase="data", state="gated", step="audit",
-                  needs=["generate"], reason="look at 20 samples, then approve", since=200),
+        make_task("audit", "Audit the completions", phase="data", state="done", step="audit",
+                  needs=["generate"], out={"path": "/work/audit", "rows": 8000}),
+        make_task("look", "Read samples", phase="data", state="gated", step="manual", role=None,
+                  needs=["audit"], reason="look at 20 samples, then approve", since=200),
         make_task("tokenize", "Tokenize", phase="data", state="done", step="tokenize",
                   needs=["generate"]),
         make_task("train", "Train the drafter", phase="drafter", state="active", step="train",
@@ -322,7 +394,7 @@ def example(folder: Path) -> World:
         make_task("eval", "Acceptance length", phase="drafter", state="blocked", step="eval",
                   needs=["train"], reason="waits for train"),
         make_task("export", "Export to the published layout", phase="drafter", state="blocked",
-                  step="export", needs=["eval", "audit"], reason="waits for eval, audit"),
+                  step="export", needs=["eval", "look"], reason="waits for eval, look"),
         make_task("push", "Push the artifact", phase="drafter", state="blocked", step="artifact",
                   needs=["export"], reason="waits for export"),
     )  # fmt: skip
@@ -343,6 +415,7 @@ def example(folder: Path) -> World:
             make_attempt("smoke", 2, state="check_failed", cls="check_failed",
                          started=630, ended=611),
             make_attempt("generate", started=6000, ended=4800),
+            make_attempt("audit", started=4795, ended=4790),
             make_attempt("tokenize", started=4780, ended=4700),
             make_attempt("train", 1, state="exited", cls="oom", exit_code=1,
                          started=4600, ended=4400),
@@ -356,18 +429,21 @@ def example(folder: Path) -> World:
         ),
         hosts=(
             HostBinding(role="gpu", kind="ssh", address="203.0.113.7", user="root", port=40022,
-                        root="/root/rb", work="/work", seen_at=ago(3)),
+                        root="/root/rb", work="/work", seen_at=ago(3), epoch="e1",
+                        usd_per_hour=7.98, ends_at=ago(-9 * 3600), facts=host_facts()),
         ),
         meta=replace(world.snapshot.meta, name="qwen3.6-27b-dflash", title="Qwen3.6-27B drafter"),
     )  # fmt: skip
     world.live["train"] = Live(
         attempt="train-2", progress=progress, out_size=1, err_size=0, beat=9, seen_at=ago(3)
     )
+    world.events = example_events(world)
+    world.audits["audit"] = example_audit()
     world.next = NextAction(
         verb="approve",
-        task="audit",
-        command="runbook gate approve audit",
-        reason="audit waits for a person; train goes on meanwhile",
+        task="look",
+        command="runbook gate approve look",
+        reason="look waits for a person; train goes on meanwhile",
     )
     world.write_log("train", "out", training_log(620))
     world.write_log("train", "err", b"")
@@ -389,7 +465,12 @@ def progress_lines(steps: int) -> bytes:
     return b"".join(
         json.dumps(
             {"v": 1, "kind": "step", "done": n, "total": 1000, "unit": "steps", "message": "",
-             "metrics": {"loss": loss(n), "lr": 0.0003}, "t": 1000.0 + n * 6}
+             "metrics": {
+                 "loss": loss(n), "acceptance": 1 + 12 / (1 + loss(n)), "lr": 0.0003,
+                 "slot_accuracy": [0.9 / (1 + slot * loss(n) / 20) for slot in range(1, 16)],
+                 "tok_s": 12400 + n % 100, "step_s": 6.0, "drafter_waited_s": 0.4,
+                 "target_waited_s": 0.1 + 0.01 * (n % 7),
+             }, "t": 1000.0 + n * 6}
         ).encode() + b"\n"
         for n in range(1, steps + 1)
     )  # fmt: skip
@@ -421,3 +502,83 @@ def run_until_stopped(world: World, stop: threading.Event, listen: Listener) -> 
     """A run that goes on until it is asked to end."""
     stop.wait(30)
     return RunResult(outcome="interrupted", reason="stopped by the person")
+
+
+def host_facts() -> dict[str, Any]:
+    """Facts of a rented box with two GPUs, as the probe tells them."""
+    gib = 1 << 30
+    return {
+        "hostname": "box", "distribution": "Ubuntu 24.04", "container": "docker",
+        "cpu": {"count": 64, "usable": 32, "cgroup_cpus": 32.0, "model": "EPYC", "load": 11.2},
+        "memory": {"total_bytes": 512 * gib, "available_bytes": 400 * gib,
+                   "cgroup_limit_bytes": 256 * gib, "cgroup_used_bytes": 100 * gib},
+        "shm": {"size_bytes": 250 * gib, "free_bytes": 190 * gib,
+                "memory_behind_bytes": 156 * gib},
+        "gpus": [
+            {"index": n, "name": "NVIDIA H200", "memory_bytes": 141 * gib,
+             "used_bytes": (n + 1) * 60 * gib, "utilization_pct": 97 - n}
+            for n in range(2)
+        ],
+        "mounts": [
+            {"path": "/", "type": "overlay", "network": False, "total_bytes": 1000 * gib,
+             "free_bytes": 700 * gib},
+            {"path": "/workspace", "type": "nfs4", "network": True, "total_bytes": 9000 * gib,
+             "free_bytes": 8000 * gib},
+            {"path": "/dead", "type": "fuse", "network": True, "hung": True},
+        ],
+        "clock_offset_s": -3.2, "public_ports": [22, 8888],
+    }  # fmt: skip
+
+
+def example_events(world: World) -> list[Event]:
+    """A few facts, as the store records them."""
+    told = (
+        ("task.moved", "probe", "me", {"from": "ready", "to": "active", "reason": ""}),
+        ("task.moved", "probe", "me", {"from": "verifying", "to": "done", "reason": ""}),
+        ("note.added", "n1", "anna", {"text": "[/] the box is slow"}),
+        ("task.moved", "smoke", "me", {"to": "failed", "reason": "the answer was empty"}),
+        ("task.moved", "train", "anna", {"from": "ready", "to": "active", "reason": "retried"}),
+    )
+    return [
+        Event(
+            seq=n, at=ago(9000 - n * 1500), actor=actor, kind=kind, subject=subject,
+            task=subject if kind == "task.moved" else None, payload=payload,
+        )
+        for n, (kind, subject, actor, payload) in enumerate(told, start=1)
+    ]  # fmt: skip
+
+
+def example_audit() -> dict[str, Any]:
+    """What an audit wrote: a gate that holds, one that does not, and two samples."""
+    numbers = {
+        "min": 4, "p5": 20, "p25": 200, "p50": 600, "p75": 900, "p95": 1800, "max": 2048,
+        "mean": 640.5, "total": 5_124_000, "mode": 2048, "mode_share": 0.02,
+        "histogram": [{"from": n * 512, "to": n * 512 + 511, "rows": 4000 >> n} for n in range(4)],
+    }  # fmt: skip
+    tokens = [
+        {"id": n, "text": text, "loss": int(n > 3)}
+        for n, text in enumerate(
+            ["<|user|>", "\n", "Why", "?", "<think>", "\n", "[/]", " Be", "cause"]
+        )
+    ]
+    return {
+        "path": "/work/audit",
+        "report": {
+            "source": "/work/completions", "rows": 8000, "splits": {"train": 7200, "heldout": 800},
+            "loss_tokens": numbers, "length": numbers, "finish_reasons": {"stop": 7900},
+            "shares": {"empty": 0.0, "truncated": 0.0125, "mask_token": None},
+            "examples": {"truncated": ["p-17"]}, "thinking": {"counts": {"closed": 7990}},
+            "special_ids": {},
+            "gates": [
+                {"gate": "empty", "passed": True, "sentence": "0% of rows are empty, at most 1%"},
+                {"gate": "truncated", "passed": False, "sentence": "1.25% are cut off, at most 1%"},
+            ],
+        },
+        "samples": [
+            {"id": "p-1", "split": "train", "flags": [], "thinking": "closed", "length": 90,
+             "loss_tokens": 60, "finish_reason": "stop", "tokens": tokens, "content": "Because.",
+             "messages": [{"role": "user", "content": "Why?"}], "reasoning": "Hm."},
+            {"id": "p-17", "split": "train", "flags": ["truncated"], "thinking": "unclosed",
+             "length": 2048, "loss_tokens": 2000, "finish_reason": "length", "content": "and on"},
+        ],
+    }  # fmt: skip

@@ -10,15 +10,18 @@ from textual.widgets import Static
 
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from runbook.tui.places import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from textual import events
     from textual.timer import Timer
 
+    from runbook.tui.app import Said
     from runbook.tui.describe import Looks
+    from runbook.tui.keyfile import KeyTable
     from runbook.tui.keymap import Key
     from runbook.views import View
 
@@ -27,7 +30,7 @@ GOOD_NEWS_S = 10.0
 
 _ORDER = (
     "done", "skipped", "serving", "active", "starting", "verifying", "draining", "gated", "stale",
-    "attention", "unhealthy", "failed", "ready", "blocked", "draft",
+    "attention", "unhealthy", "failed", "stopped", "ready", "blocked", "draft",
 )  # fmt: skip
 
 
@@ -49,9 +52,10 @@ class Header(Line):
     def show(self, view: View, looks: Looks, *, driver: str, age: float | None) -> None:
         """Redraw from a view."""
         width = max(20, self.size.width or self.app.size.width)
-        self.put(
-            Text("\n").join([_title(view, looks, driver, age, width), _ribbon(view, looks, width)])
-        )
+        lines = [_title(view, looks, driver, age, width)]
+        if self.size.height != 1:
+            lines.append(_ribbon(view, looks, width))
+        self.put(Text("\n").join(lines))
 
 
 def _title(view: View, looks: Looks, driver: str, age: float | None, width: int) -> Text:
@@ -116,6 +120,51 @@ def _ribbon(view: View, looks: Looks, width: int) -> Text:
     return line
 
 
+class PlaceBar(Line):
+    """Where one is and where one may go. A click is the same as the number."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._spans: list[tuple[int, int, str]] = []
+
+    def show(self, here: str, looks: Looks, table: KeyTable, *, waiting: int) -> None:
+        """Redraw; `waiting` is how many things want a person."""
+        width = max(20, self.size.width or self.app.size.width)
+        for short in (False, True):
+            line, spans = _places(here, looks, table, waiting, short=short, wide=width >= 110)
+            if line.cell_len <= width:
+                break
+        self._spans = spans
+        line.truncate(width)
+        self.put(line)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Go where the pointer is."""
+        for start, end, place in self._spans:
+            if start <= event.x < end:
+                await self.screen.run_action(f"place('{place}')")
+
+
+def _places(
+    here: str, looks: Looks, table: KeyTable, waiting: int, *, short: bool, wide: bool
+) -> tuple[Text, list[tuple[int, int, str]]]:
+    inks = looks.inks
+    line, spans = Text(" ", no_wrap=True, end=""), []
+    for place in PLACES:
+        start = line.cell_len
+        on = place.id == here
+        key = table.of(f"place_{place.id}").shown
+        name = place.short if short else place.title
+        ground = inks.cursor if on else Style()
+        line.append(f"{key} ", inks.busy + ground)
+        line.append(name, (inks.strong if on else inks.muted) + ground)
+        if place.id == "attention" and waiting:
+            line.append(f" {waiting}", inks.accent + Style(bold=True) + ground)
+        spans.append((start, line.cell_len, place.id))
+        line.append("   " if wide and not short else " " if short else "  ")
+    return line, spans
+
+
 class NextBar(Line):
     """The next safe action: the command first, then why."""
 
@@ -126,7 +175,10 @@ class NextBar(Line):
         if finished:
             head = Text.assemble(
                 (f" {looks.glyphs.ok} ", inks.ok),
-                (fmt.clip(finished, width - 3), inks.ok + Style(bold=True)),
+                (
+                    fmt.clip(finished, width - 3, end=looks.glyphs.ellipsis),
+                    inks.ok + Style(bold=True),
+                ),
             )
             self.put(Text("\n").join([head, fmt.text(f"   {step.reason}", inks.muted)]))
             return
@@ -142,7 +194,9 @@ class NextBar(Line):
             head.append(f" {fmt.clean(step.task)}", inks.strong)
         if step.command:
             head.append(f"   $ {fmt.clean(step.command)}", inks.text)
-        head.truncate(width, overflow="ellipsis")
+        if head.cell_len > width:
+            head.truncate(width - 1)
+            head.append(looks.glyphs.ellipsis)
         self.put(
             Text("\n").join(
                 [
@@ -160,32 +214,36 @@ class NextBar(Line):
 class MessageBar(Line):
     """The last thing said. A problem stays until it was read and put away with escape."""
 
+    said_last: Said | None = None
     _fade: Timer | None = None
 
-    def say(self, text: str, looks: Looks, *, hint: str = "", problem: bool = False) -> None:
+    def say(self, said: Said, looks: Looks, *, faded: Callable[[Said], None]) -> None:
         """Show one line, and a second with the next step when there is one."""
         inks = looks.inks
-        glyph = looks.glyphs.bad if problem else looks.glyphs.dot
+        self.said_last = said
+        glyph = looks.glyphs.bad if said.problem else looks.glyphs.dot
         line = Text.assemble(
-            (f" {glyph} ", inks.bad if problem else inks.muted),
-            (fmt.clean(text), inks.bad if problem else inks.text),
+            (f" {glyph} ", inks.bad if said.problem else inks.muted),
+            (
+                fmt.clean(said.text, most=400, end=looks.glyphs.ellipsis),
+                inks.bad if said.problem else inks.text,
+            ),
         )
-        if hint:
-            line.append(f"\n   {fmt.clean(hint)}", inks.text)
-        if problem:
+        if said.hint:
+            line.append(f"\n   {fmt.clean(said.hint)}", inks.text)
+        if said.problem:
             line.append("   esc puts this away", inks.faint)
         self.put(line)
         self.set_class(True, "-shown")
-        self.set_class(problem, "-problem")
+        self.set_class(said.problem, "-problem")
         if self._fade is not None:
             self._fade.stop()
-        self._fade = None if problem else self.set_timer(GOOD_NEWS_S, self.clear)
+        self._fade = None if said.problem else self.set_timer(GOOD_NEWS_S, lambda: faded(said))
 
-    def clear(self) -> bool:
-        """Put it away; whether there was something."""
-        shown = self.has_class("-shown")
+    def clear(self) -> None:
+        """Put it away."""
+        self.said_last = None
         self.set_class(False, "-shown", "-problem")
-        return shown
 
 
 class CommandBar(Line):
@@ -194,12 +252,15 @@ class CommandBar(Line):
     def show(self, command: str, looks: Looks, *, done: bool = False) -> None:
         """`done` marks what was just carried out."""
         mark = looks.glyphs.ok if done else "$"
+        width = max(20, self.size.width or self.app.size.width)
         self.put(
             Text.assemble(
                 (f" {mark} ", looks.inks.ok if done else looks.inks.faint),
-                (fmt.clean(command), looks.inks.muted),
+                (
+                    fmt.clip(fmt.clean(command), width - 4, end=looks.glyphs.ellipsis),
+                    looks.inks.muted,
+                ),
                 no_wrap=True,
-                overflow="ellipsis",
             )
         )
 

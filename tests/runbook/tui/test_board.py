@@ -12,10 +12,11 @@ from textual.widgets import Input, Static
 
 from runbook.engine.events import Info, Problem
 from runbook.tui.app import RunbookApp
-from runbook.tui.dialogs import AskScreen, ConfirmScreen
+from runbook.tui.dialogs import AskScreen, ConfirmScreen, NameScreen
 from runbook.tui.screens.board import BoardScreen
-from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
+from runbook.tui.screens.pages import HelpScreen
 from runbook.tui.widgets.bars import KeyBar, MessageBar
+from runbook.views import RunResult
 from tests.support.fake_service import World, broken, make_task, one_task_run, run_until_stopped
 from tests.support.tui_driver import driven, in_front
 from tests.support.waiting import wait_until
@@ -58,7 +59,7 @@ async def test_the_first_screen_says_what_matters(make_app: MakeApp) -> None:
         await pilot.pause()
         assert "Qwen3.6-27B drafter" in shown(app, "#header")
         assert "facts 3s old" in shown(app, "#header")
-        assert "Approve audit   $ runbook gate approve audit" in shown(app, "#next")
+        assert "Approve look   $ runbook gate approve look" in shown(app, "#next")
         assert app.board.tasks.current == "train"
         assert "◐ Train the drafter" in listed(app)
         assert "620/1,000 steps" in shown(app, "#description")
@@ -112,11 +113,11 @@ async def test_panes_by_tab_and_sideways(make_app: MakeApp) -> None:
     app = make_app()
     async with driven(app) as pilot:
         seen = []
-        for key in ("tab", "tab", "tab", "shift+tab", "h", "left", "right", "enter"):
+        for key in ("tab", "tab", "tab", "shift+tab", "h", "left", "right"):
             await pilot.press(key)
             seen.append(app.focused.id if app.focused is not None else None)
-        assert seen == ["detail", "log", "tasks", "log", "log", "log", "log", "log"]
-        await pilot.press("tab", "enter")
+        assert seen == ["detail", "log", "tasks", "log", "log", "log", "log"]
+        await pilot.press("shift+tab")
         assert app.focused is not None
         assert app.focused.id == "detail"
         await pilot.press("j", "k", "G", "g", "ctrl+d", "ctrl+u", "h")
@@ -163,22 +164,34 @@ async def test_a_crash_of_the_engine_is_told_and_kept(
 
 
 @pytest.mark.parametrize(
-    ("answer", "stopped"), [("enter", False), ("n", False), ("escape", False), ("y", True)]
+    ("answer", "stopped"),
+    [
+        (["enter"], False),
+        (["escape"], False),
+        ([*"tra", "enter"], False),
+        ([*"train", "enter"], True),
+    ],
 )
-async def test_stop_asks_by_name_and_defaults_to_no(
-    make_app: MakeApp, world: World, answer: str, stopped: bool
+async def test_stop_wants_the_name_typed(
+    make_app: MakeApp, world: World, answer: list[str], stopped: bool
 ) -> None:
     app = make_app()
     async with driven(app) as pilot:
         await go(pilot, "train")
         await pilot.press("x")
-        await in_front(app, ConfirmScreen)
+        await in_front(app, NameScreen)
         assert "Stop train?" in shown(app, "#dialog-title")
-        await pilot.press(answer)
+        await pilot.press(*answer)
+        if not stopped and answer != ["escape"]:
+            assert "Type train to go on" in shown(app, "#dialog-keys")
+            await pilot.press("escape")
         await in_front(app, BoardScreen)
         if stopped:
-            await wait_until(lambda: world.state("train") == "failed", "the stop")
+            await wait_until(lambda: world.state("train") == "gated", "the stop")
             await wait_until(lambda: "✓ runbook stop train" in shown(app, "#command"), "the word")
+            await wait_until(lambda: "stopped" in row_of(app, "Train the drafter"), "its look")
+            assert "⊘" in row_of(app, "Train the drafter")
+            assert "stopped by a person" in shown(app, "#description")
         assert (("stop", "train") in world.calls) is stopped
 
 
@@ -197,8 +210,10 @@ async def test_a_lost_attempt_is_given_up_with_a_reason(make_app: MakeApp, world
     async with driven(app) as pilot:
         await go(pilot, "smoke")
         await pilot.press("R")
-        await in_front(app, AskScreen)
-        await pilot.press("enter", *"gone", "enter")
+        await in_front(app, NameScreen)
+        await pilot.press(*"smoke", "enter", "enter")
+        assert "A few words" in shown(app, "#dialog-keys")
+        await pilot.press(*"gone", "enter")
         await wait_until(lambda: ("supersede", "smoke", "gone") in world.calls, "the call")
 
 
@@ -218,23 +233,23 @@ async def test_skip_needs_a_reason(make_app: MakeApp, world: World) -> None:
 async def test_approve_and_note(make_app: MakeApp, world: World) -> None:
     app = make_app()
     async with driven(app) as pilot:
-        await go(pilot, "audit")
+        await go(pilot, "look")
         await pilot.press("c")
         await in_front(app, AskScreen)
         await pilot.press("enter")
-        await wait_until(lambda: ("approve", "audit", "") in world.calls, "the approval")
+        await wait_until(lambda: ("approve", "look", "") in world.calls, "the approval")
         await in_front(app, BoardScreen)
         await pilot.press("n")
         await in_front(app, AskScreen)
         await pilot.press(*"[/] seen", "enter")
-        await wait_until(lambda: ("note", "[/] seen", "audit", False) in world.calls, "the note")
+        await wait_until(lambda: ("note", "[/] seen", "look", False) in world.calls, "the note")
         await wait_until(lambda: "me: [/] seen" in shown(app, "#description"), "the note shown")
 
 
 async def test_escape_leaves_a_question_without_a_call(make_app: MakeApp, world: World) -> None:
     app = make_app()
     async with driven(app) as pilot:
-        await go(pilot, "audit")
+        await go(pilot, "look")
         for key in ("s", "c", "n"):
             await pilot.press(key)
             await in_front(app, AskScreen)
@@ -300,7 +315,7 @@ async def test_a_filter_without_a_match_is_no_error(make_app: MakeApp) -> None:
     async with driven(app) as pilot:
         await pilot.press("slash", *"[/] nothing", "enter")
         await wait_until(lambda: app.board.tasks.current is None, "an empty list")
-        for key in ("j", "k", "g", "G", "x", "R", "s", "c", "L", "e", "f"):
+        for key in ("j", "k", "g", "G", "x", "R", "s", "c", "e", "f", "u", "v"):
             await pilot.press(key)
         assert isinstance(app.screen, BoardScreen)
         await pilot.press("escape", "escape")
@@ -313,7 +328,7 @@ async def test_only_failed_and_waiting(make_app: MakeApp) -> None:
         await pilot.press("exclamation_mark")
         await pilot.pause()
         assert "Smoke test" in listed(app)
-        assert "Audit" in listed(app)
+        assert "Read samples" in listed(app)
         assert "Tokenize" not in listed(app)
         await pilot.press("exclamation_mark")
         await pilot.pause()
@@ -391,28 +406,12 @@ async def test_errors_are_shown_when_there_is_no_output(make_app: MakeApp) -> No
         assert "No attempt" in app.board.log_view.render_line(0).text
 
 
-async def test_log_on_the_whole_screen(make_app: MakeApp, world: World) -> None:
+async def test_help_and_palette(make_app: MakeApp) -> None:
     app = make_app()
     async with driven(app) as pilot:
-        await pilot.press("L")
-        await in_front(app, LogScreen)
-        await pilot.pause()
-        log = app.screen.log_view  # type: ignore[attr-defined]
-        assert log.size.height > 30
-        assert "runbook logs train -f" in shown(app, "#command")
-        world.write_log("train", "out", b"tail\n", append=True)
-        await wait_until(lambda: log.file.line_count == 621, "growth")
-        await pilot.press("k", "j", "ctrl+u", "g", "l", "h", "f", "G", "e", "e")
-        await pilot.press("q")
-        await in_front(app, BoardScreen)
-
-
-async def test_help_brief_and_palette(make_app: MakeApp) -> None:
-    app = make_app()
-    async with driven(app) as pilot:
-        for key, kind in (("question_mark", HelpScreen), ("f1", HelpScreen), ("B", BriefScreen)):
+        for key in ("question_mark", "f1"):
             await pilot.press(key)
-            await in_front(app, kind)
+            await in_front(app, HelpScreen)
             await pilot.press("j", "escape")
             await in_front(app, BoardScreen)
         for key in ("colon", "ctrl+p"):
@@ -456,10 +455,10 @@ async def test_the_end_is_said_and_q_leaves(make_app: MakeApp, world: World) -> 
     world.script = script  # type: ignore[assignment]
     app = make_app(autorun=True)
     async with driven(app) as pilot:
-        await wait_until(lambda: "All 14 tasks are done in" in shown(app, "#next"), "the end")
+        await wait_until(lambda: "All 15 tasks are done in" in shown(app, "#next"), "the end")
         await pilot.press("q")
     assert app.return_code == 0
-    assert "All 14 tasks are done" in app.farewell().plain
+    assert "All 15 tasks are done" in app.farewell().plain
 
 
 async def test_q_asks_while_it_runs_and_twice_leaves(make_app: MakeApp, world: World) -> None:
@@ -522,7 +521,7 @@ async def test_themes_change_at_once(make_app: MakeApp) -> None:
         for theme in ("runbook-light", "ansi-dark", "nord"):
             app.theme = theme
             await pilot.pause()
-            assert "Approve audit" in shown(app, "#next")
+            assert "Approve look" in shown(app, "#next")
             assert app.looks.inks.busy != dark
 
 
@@ -531,20 +530,98 @@ def row_of(app: RunbookApp, title: str) -> str:
 
 
 async def test_a_database_that_cannot_be_read_keeps_the_last_view(
-    make_app: MakeApp, world: World, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, world: World
 ) -> None:
     app = make_app()
     async with driven(app):
-
-        def locked() -> None:
-            raise broken()
-
-        monkeypatch.setattr(app.service, "view", locked)
+        world.blind = broken()
         world.move("eval", "ready")
         await wait_until(lambda: "cannot retry" in shown(app, "#message"), "the problem")
         assert "Train the drafter" in listed(app)
-        monkeypatch.undo()
+        world.blind = None
         await wait_until(lambda: "ready" in row_of(app, "Acceptance length"), "the next reading")
+
+
+async def test_a_slow_disk_holds_no_key(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        world.lock.acquire()  # whoever reads now waits
+        try:
+            world.version += 1
+            await pilot.press("g", "j", "j")
+            assert app.board.tasks.current == "venv-serve"
+        finally:
+            world.lock.release()
+
+
+async def test_the_end_of_a_run_is_forgotten_when_the_next_begins(
+    make_app: MakeApp, world: World
+) -> None:
+    def script(*_: object) -> RunResult:
+        return RunResult(outcome="failed", reason="smoke failed")
+
+    world.script = script
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("r")
+        await wait_until(lambda: "smoke failed" in shown(app, "#message"), "how it ended")
+        await go(pilot, "smoke")
+        await pilot.press("R")
+        await wait_until(lambda: world.state("smoke") == "ready", "the retry")
+        await wait_until(lambda: not app.board.message.has_class("-shown"), "an empty line")
+
+
+async def test_run_until_and_only(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "eval")
+        for key, call, command in (
+            ("u", ("run", "eval", ()), "runbook run --until eval"),
+            ("o", ("run", None, ("eval",)), "runbook run eval"),
+        ):
+            await wait_until(lambda: not app.bridge.engine_runs, "nobody to run")
+            await pilot.press(key)
+            await wait_until(lambda call=call: call in world.calls, "the run")  # type: ignore[misc]
+            assert command in shown(app, "#command")
+
+
+async def test_restart_claim_decision_verify_probe(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "serve")
+        await pilot.press("ctrl+r")
+        await in_front(app, NameScreen)
+        await pilot.press(*"serve", "enter")
+        await wait_until(lambda: ("run", None, ()) in world.calls, "the new start")
+        assert world.calls.index(("stop", "serve")) < world.calls.index(("retry", "serve"))
+        await in_front(app, BoardScreen)
+        await pilot.press("C")
+        await wait_until(lambda: ("claim", "serve") in world.calls, "the claim")
+        await wait_until(lambda: "serve" in app.view.claims, "the claim seen")
+        await pilot.press("C")
+        await wait_until(lambda: ("release", "serve") in world.calls, "the release")
+        await pilot.press("D")
+        await in_front(app, AskScreen)
+        await pilot.press(*"so", "enter")
+        await wait_until(lambda: ("note", "so", "serve", True) in world.calls, "the decision")
+        await in_front(app, BoardScreen)
+        await go(pilot, "weights")
+        await pilot.press("v")
+        await wait_until(lambda: "1 of 1 checks hold" in shown(app, "#message"), "the verdict")
+        await pilot.press("P")
+        await wait_until(lambda: ("probe", "gpu") in world.calls, "the probe")
+        await pilot.press("a")
+        await wait_until(lambda: ("reconcile",) in world.calls, "the second look")
+
+
+async def test_copying_goes_through_the_terminal(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("y")
+        assert app.clipboard == "runbook logs train -f"
+        await pilot.press("Y")
+        assert app.clipboard.endswith("tok/s\n")
+        assert "step   620" in app.clipboard
 
 
 async def test_the_plain_set_is_plain(make_app: MakeApp) -> None:

@@ -24,11 +24,11 @@ LOOKS = Looks(glyphs=glyphs.FANCY, inks=themes.inks({}))
 
 
 def names(rows: list[model.Row]) -> list[str]:
-    return [row.task for row in rows if isinstance(row, model.TaskRow)]
+    return [row.id for row in rows if not isinstance(row, model.PhaseRow)]
 
 
 def test_rows_stand_under_their_phases_in_order(world: World) -> None:
-    rows = model.rows(world.open().view(), now=NOW)
+    rows = model.rows(world.open().view())
     assert [row.title for row in rows if isinstance(row, model.PhaseRow)] == [
         "Host", "Environments", "Data", "Drafter",
     ]  # fmt: skip
@@ -38,22 +38,22 @@ def test_rows_stand_under_their_phases_in_order(world: World) -> None:
 def test_phase_titles_come_from_the_runbook(world: World) -> None:
     meta: Meta = replace(world.snapshot.meta, extra={"phases": '{"host": "The box [0]"}'})
     world.change(meta=meta)
-    rows = model.rows(world.open().view(), now=NOW)
+    rows = model.rows(world.open().view())
     assert isinstance(rows[0], model.PhaseRow)
     assert rows[0].title == "The box [0]"
 
 
 def test_filter_takes_all_words_anywhere(world: World) -> None:
     view = world.open().view()
-    assert names(model.rows(view, now=NOW, needle="ENV serv")) == ["venv-serve"]
-    assert names(model.rows(view, now=NOW, needle="no such")) == []
-    assert names(model.rows(view, now=NOW, trouble=True)) == ["smoke", "audit"]
+    assert names(model.rows(view, needle="ENV serv")) == ["venv-serve"]
+    assert names(model.rows(view, needle="no such")) == []
+    assert names(model.rows(view, trouble=True)) == ["smoke", "look"]
 
 
 def test_removed_tasks_are_not_shown(world: World) -> None:
     tasks = tuple(replace(task, removed=task.id == "probe") for task in world.snapshot.tasks)
     world.change(tasks=tasks)
-    assert "probe" not in names(model.rows(world.open().view(), now=NOW))
+    assert "probe" not in names(model.rows(world.open().view()))
 
 
 def test_progress_of_an_attempt_before_is_not_shown(world: World) -> None:
@@ -82,7 +82,7 @@ def test_the_cursor_begins_where_something_runs(world: World) -> None:
         ("train", ["active", "for 1h 12m", "620/1,000 steps", "loss 2.314", "oom", "tokenize"]),
         ("smoke", ["failed", "the answer was empty", "http_generate", "exit 3", "port 30000"]),
         ("weights", ["done", "in 33m 10s", "54,100,200,300", "unknown", "timed out after 60 s"]),
-        ("export", ["blocked", "waits for eval, audit"]),
+        ("export", ["blocked", "waits for eval, look"]),
     ],
 )  # fmt: skip
 def test_the_detail_says(world: World, task: str, shown: list[str]) -> None:
@@ -166,7 +166,7 @@ def test_the_footer_offers_what_works(world: World) -> None:
     ("task", "command"),
     [
         ("smoke", "runbook retry smoke"),
-        ("audit", "runbook gate approve audit"),
+        ("look", "runbook gate approve look"),
         ("train", "runbook logs train -f"),
         ("eval", "runbook run"),
     ],

@@ -90,7 +90,7 @@ async def test_a_workspace_that_cannot_be_opened_is_told(world: World) -> None:
     bridge.start_engine()
     facts = await told_until(bridge, Broke)
     assert isinstance(facts[0], Broke)
-    assert facts[0].engine
+    assert facts[0].source == "engine"
     bridge.ask("x", lambda service: service.retry("train"))
     await told_until(bridge, Broke)
     bridge.close()

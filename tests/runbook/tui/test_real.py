@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runbook.service import Service
 from runbook.tui.app import RunbookApp
-from runbook.tui.dialogs import AskScreen, ConfirmScreen
+from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.screens.board import BoardScreen
 from tests.support.tui_driver import driven, in_front
 from tests.support.waiting import wait_until
@@ -68,9 +68,9 @@ async def test_a_graph_from_run_over_a_gate_to_a_stop(tmp_path: Path) -> None:
         app.board.go_to("long")
         await wait_until(lambda: log.file.line_count == 1, "the long task's output", seconds=60)
         await pilot.press("x")
-        await in_front(app, ConfirmScreen)
-        await pilot.press("y")
-        await wait_until(lambda: state(app, "long") == "failed", "the stop", seconds=60)
+        await in_front(app, NameScreen)
+        await pilot.press(*"long", "enter")
+        await wait_until(lambda: state(app, "long") == "gated", "the stop", seconds=60)
         await in_front(app, BoardScreen)
         await wait_until(lambda: not app.bridge.busy, "the answer", seconds=30)
         assert app.view.snapshot.task("first").out == {"answer": 42}

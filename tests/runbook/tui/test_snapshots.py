@@ -1,11 +1,15 @@
-"""How it looks, at the two sizes that matter, on light ground, and the page of keys."""
+"""How it looks: every place at the two sizes that matter, on dark and on light ground."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from runbook.tui.app import RunbookApp
+from runbook.tui.places import PLACES
 from runbook.tui.screens.pages import HelpScreen
 from tests.support.tui_driver import in_front
 from tests.support.waiting import wait_until
@@ -16,35 +20,59 @@ if TYPE_CHECKING:
 MakeApp = Callable[..., RunbookApp]
 Compare = Callable[..., bool]
 
+LIGHT = {"LANG": "C.UTF-8", "TEXTUAL_THEME": "runbook-light"}
+SMALL, LARGE = (80, 24), (140, 45)
+TELLS = {
+    "board": "620 lines", "task": "needed by", "log": "620 lines", "hosts": "H200",
+    "training": "accuracy by slot", "data": "p-17", "attention": "what can be done",
+    "timeline": "Event 5", "handoff": "no markup here",
+}  # fmt: skip
+"""What stands in a place once all of it is there."""
 
-async def drawn(pilot: Pilot[Any]) -> None:
+
+def text_of(app: RunbookApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def drawn(place: str, pilot: Pilot[Any]) -> None:
     """Only what is complete is compared."""
     app = pilot.app
     assert isinstance(app, RunbookApp)
     await wait_until(lambda: app.board.ready and app.board.log_view.file.line_count == 620, "it")
+    if place != "board":
+        await pilot.press(str([p.id for p in PLACES].index(place) + 1))
+    await wait_until(lambda: TELLS[place] in text_of(app), f"all of {place}")
+    await wait_until(lambda: not app.bridge.busy, "every answer")
     await pilot.pause()
 
 
 async def with_help(pilot: Pilot[Any]) -> None:
     """The page of keys over the board."""
-    await drawn(pilot)
+    await drawn("board", pilot)
     await pilot.press("question_mark")
     assert isinstance(pilot.app, RunbookApp)
     await in_front(pilot.app, HelpScreen)
     await pilot.pause()
 
 
-def test_board_80x24(snap_compare: Compare, make_app: MakeApp) -> None:
-    assert snap_compare(make_app(), terminal_size=(80, 24), run_before=drawn)
+@pytest.mark.parametrize("place", [place.id for place in PLACES])
+def test_small_and_dark(snap_compare: Compare, make_app: MakeApp, place: str) -> None:
+    assert snap_compare(make_app(), terminal_size=SMALL, run_before=partial(drawn, place))
 
 
-def test_board_120x40(snap_compare: Compare, make_app: MakeApp) -> None:
-    assert snap_compare(make_app(), terminal_size=(120, 40), run_before=drawn)
+@pytest.mark.parametrize("place", [place.id for place in PLACES])
+def test_large_and_light(snap_compare: Compare, make_app: MakeApp, place: str) -> None:
+    app = make_app(environment=LIGHT)
+    assert snap_compare(app, terminal_size=LARGE, run_before=partial(drawn, place))
 
 
-def test_board_light(snap_compare: Compare, make_app: MakeApp) -> None:
-    app = make_app(environment={"LANG": "C.UTF-8", "TEXTUAL_THEME": "runbook-light"})
-    assert snap_compare(app, terminal_size=(120, 40), run_before=drawn)
+def test_small_and_light(snap_compare: Compare, make_app: MakeApp) -> None:
+    app = make_app(environment=LIGHT)
+    assert snap_compare(app, terminal_size=SMALL, run_before=partial(drawn, "board"))
+
+
+def test_large_and_dark(snap_compare: Compare, make_app: MakeApp) -> None:
+    assert snap_compare(make_app(), terminal_size=LARGE, run_before=partial(drawn, "board"))
 
 
 def test_help(snap_compare: Compare, make_app: MakeApp) -> None:

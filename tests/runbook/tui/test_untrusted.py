@@ -12,7 +12,9 @@ from runbook.engine.events import Info, Problem
 from runbook.tui.bridge import Broke, Carried
 from runbook.tui.dialogs import AskScreen
 from runbook.tui.screens.board import BoardScreen
-from runbook.tui.screens.pages import BriefScreen, HelpScreen, LogScreen
+from runbook.tui.screens.handoff import HandoffScreen
+from runbook.tui.screens.log import LogScreen
+from runbook.tui.screens.pages import HelpScreen
 from runbook.views import Live
 from tests.support.fake_service import World, ago, make_attempt, make_check, make_task
 from tests.support.tui_driver import driven, in_front
@@ -104,7 +106,7 @@ async def test_hostile_text_in_pages_and_palette(
     poison(world, "[/] [0] \x1b[31m")
     app = make_app()
     async with driven(app, (100, 30)) as pilot:
-        for key, kind in (("B", BriefScreen), ("question_mark", HelpScreen)):
+        for key, kind in (("B", HandoffScreen), ("question_mark", HelpScreen)):
             await pilot.press(key)
             await in_front(app, kind)
             await pilot.press("escape")

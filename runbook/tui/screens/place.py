@@ -1,0 +1,346 @@
+"""What all places share: the bars around the middle, the panes in it, and the common keys.
+
+A place draws from the app's view, in place, and asks for nothing itself but through the bridge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
+
+from textual import on
+from textual.screen import Screen
+from textual.widgets import Input
+
+from runbook.tui import board_model as model
+from runbook.tui import verbs
+from runbook.tui.keymap import bindings, common
+from runbook.tui.places import BY_PLACE
+from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, PlaceBar, facts_age
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.widget import Widget
+
+    from runbook.tui.app import RunbookApp
+    from state.model import Task
+
+
+@runtime_checkable
+class Pane(Protocol):
+    """What the moving keys act on."""
+
+    def move(self, step: int) -> None: ...
+    def move_page(self, step: int) -> None: ...
+    def move_top(self) -> None: ...
+    def move_bottom(self) -> None: ...
+
+
+class PlaceScreen(Screen[None]):
+    """Layout and routing; what the keys do to the run is in `verbs`."""
+
+    PLACE: ClassVar[str]
+    FILTER: ClassVar[str] = ""
+    """What the line for filtering says while it is empty; without it there is no such line."""
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(common())]
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-narrow"),
+        (100, "-normal"),
+        (118, "-wide"),
+        (140, "-huge"),
+    ]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__(classes="place")
+        self.ready = False
+        """Whether its widgets are there; a tick may come before."""
+        self.needle = ""
+        self.header = Header(id="header")
+        self.places = PlaceBar(id="places")
+        self.filter = Input(placeholder=self.FILTER, id="filter", compact=True)
+        self.message = MessageBar(id="message")
+        self.command = CommandBar(id="command")
+        self.keys = KeyBar(id="keys")
+        self._done = ""
+        """The command of what was just carried out, until the cursor moves."""
+
+    # --- what a place says of itself ----------------------------------------------------------
+
+    @property
+    def home(self) -> RunbookApp:
+        """The app, by its real type."""
+        return cast("RunbookApp", self.app)
+
+    @property
+    def current_task(self) -> Task | None:
+        """The task that the keys act on."""
+        return self.home.subject
+
+    @property
+    def current_role(self) -> str | None:
+        """The host role that the keys act on."""
+        task = self.current_task
+        return task.role if task is not None else None
+
+    def body(self) -> ComposeResult:
+        """The middle."""
+        raise NotImplementedError
+
+    def draw_body(self) -> None:
+        """The middle, from the app's view."""
+        raise NotImplementedError
+
+    def panes(self) -> Iterable[Widget]:
+        """Where tab goes, in order."""
+        raise NotImplementedError
+
+    def own_keys(self) -> list[str]:
+        """Ids of the keys worth showing here, before the general ones."""
+        return []
+
+    def suggested(self) -> str:
+        """The one command that fits what is shown best."""
+        task = self.current_task
+        place = BY_PLACE[self.PLACE]
+        return place.cli.replace("{task}", task.id if task is not None else "TASK")
+
+    def tick(self) -> None:
+        """Something may have grown without the graph moving."""
+
+    def opened(self) -> None:
+        """The place came to the front."""
+
+    def go_to(self, name: str) -> None:
+        """Put the cursor on something by name, where there is one."""
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        yield self.places
+        if self.FILTER and self.PLACE != "board":
+            yield self.filter
+        yield from self.body()
+        yield self.message
+        yield self.command
+        yield self.keys
+
+    def on_mount(self) -> None:
+        """Draw from the view the app holds already."""
+        self.ready = True
+        self.draw()
+        self.opened()
+
+    def on_screen_resume(self) -> None:
+        """Something may have happened while it was hidden."""
+        if self.ready:
+            self.draw()
+            self.opened()
+
+    def on_resize(self) -> None:
+        """Lines are fitted to the width."""
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Everything from the app's view, in place."""
+        if not self.ready or not self.is_attached:
+            return
+        app = self.home
+        looks, view = app.looks, app.view
+        driver = model.driver(view, here=app.bridge.engine_runs)
+        if app.read_only:
+            driver = f"read-only {looks.glyphs.dot} {driver}"
+        self.header.show(view, looks, driver=driver, age=facts_age(view, app.now()))
+        self.places.show(self.PLACE, looks, app.table, waiting=len(app.matters()))
+        self.draw_body()
+        self.draw_lines()
+        app.say_on(self.message)
+
+    def draw_lines(self) -> None:
+        """The lower lines: the command, and the keys that work now."""
+        app, task = self.home, self.current_task
+        general = verbs.working_keys(
+            app.view, task, read_only=app.read_only, engine_runs=app.bridge.engine_runs
+        )
+        names = [*self.own_keys(), *general]
+        if self.FILTER:
+            names.insert(len(names) - 4, "filter")
+        self.keys.show([app.table.of(name) for name in dict.fromkeys(names)], app.looks)
+        if not self._done:
+            self.command.show(self.suggested(), app.looks)
+
+    def said(self, command: str, *, pending: bool) -> None:
+        """Show the command of what was just done, until the cursor moves."""
+        self._done = command
+        self.command.show(
+            f"{command} ..." if pending else command, self.home.looks, done=not pending
+        )
+
+    def moved_on(self) -> None:
+        """The cursor moved: the lower line is about what is under it now."""
+        self._done = ""
+
+    # --- the filter ---------------------------------------------------------------------------
+
+    @on(Input.Changed, "#filter")
+    def narrow(self, event: Input.Changed) -> None:
+        """Filter as one types."""
+        self.needle = event.value
+        self.narrowed()
+
+    def narrowed(self) -> None:
+        """The filter changed."""
+        self.draw()
+
+    @on(Input.Submitted, "#filter")
+    def keep_filter(self) -> None:
+        """Enter keeps the filter and goes to what it left."""
+        self.filter.set_class(bool(self.needle), "-shown")
+        self._pane_widgets()[0].focus()
+        self.filter_kept()
+
+    def filter_kept(self) -> None:
+        """The filter was entered."""
+
+    def action_filter(self) -> None:
+        if not self.FILTER:
+            self.home.tell("Nothing to filter here.")
+            return
+        self.filter.set_class(True, "-shown")
+        self.filter.focus()
+
+    def _unfilter(self) -> bool:
+        """Take the filter away; whether there was one."""
+        shown = self.filter.has_class("-shown")
+        if not (self.needle or shown):
+            return False
+        self.filter.value = ""
+        self.filter.set_class(False, "-shown")
+        self._pane_widgets()[0].focus()
+        return True
+
+    # --- moving -------------------------------------------------------------------------------
+
+    def _pane_widgets(self) -> list[Widget]:
+        return list(self.panes())
+
+    def _pane(self) -> Widget:
+        panes = self._pane_widgets()
+        return self.focused if self.focused is not None and self.focused in panes else panes[0]
+
+    def action_move(self, step: int) -> None:
+        if isinstance(pane := self._pane(), Pane):
+            pane.move(step)
+
+    def action_move_page(self, step: int) -> None:
+        if isinstance(pane := self._pane(), Pane):
+            pane.move_page(step)
+
+    def action_move_top(self) -> None:
+        if isinstance(pane := self._pane(), Pane):
+            pane.move_top()
+
+    def action_move_bottom(self) -> None:
+        if isinstance(pane := self._pane(), Pane):
+            pane.move_bottom()
+
+    def action_pane(self, step: int) -> None:
+        panes = self._pane_widgets()
+        panes[(panes.index(self._pane()) + step) % len(panes)].focus()
+
+    def action_sideways(self, step: int) -> None:
+        panes = self._pane_widgets()
+        at = panes.index(self._pane())
+        panes[max(0, min(len(panes) - 1, at + step))].focus()
+
+    def action_open(self) -> None:
+        """Into what is under the cursor; a place may know better."""
+        self.action_pane(1)
+
+    def action_step(self, step: int) -> None:
+        """Before and after; most places have neither."""
+
+    def action_back(self) -> None:
+        """One level: a message, then the filter, then the place."""
+        if self.home.hush() or self._unfilter():
+            return
+        self.home.go_back()
+
+    def action_leave(self) -> None:
+        self.home.go_back()
+
+    # --- acting: sent off by `verbs` ----------------------------------------------------------
+
+    def action_run(self) -> None:
+        self.home.verbs.run()
+
+    def action_until(self) -> None:
+        self.home.verbs.until(self.current_task)
+
+    def action_only(self) -> None:
+        self.home.verbs.only(self.current_task)
+
+    def action_stop(self) -> None:
+        self.home.verbs.stop(self.current_task)
+
+    def action_retry(self) -> None:
+        self.home.verbs.retry(self.current_task)
+
+    def action_restart(self) -> None:
+        self.home.verbs.restart(self.current_task)
+
+    def action_skip(self) -> None:
+        self.home.verbs.skip(self.current_task)
+
+    def action_approve(self) -> None:
+        self.home.verbs.approve(self.current_task)
+
+    def action_note(self) -> None:
+        self.home.verbs.note(self.current_task)
+
+    def action_decision(self) -> None:
+        self.home.verbs.note(self.current_task, decision=True)
+
+    def action_claim(self) -> None:
+        self.home.verbs.claim(self.current_task)
+
+    def action_verify(self) -> None:
+        self.home.verbs.verify(self.current_task)
+
+    def action_probe(self) -> None:
+        self.home.verbs.probe(self.current_role)
+
+    def action_reconcile(self) -> None:
+        self.home.verbs.reconcile()
+
+    def action_shell(self) -> None:
+        self.home.verbs.shell(self.current_role)
+
+    def action_copy(self) -> None:
+        self.home.copy(self._done or self.suggested())
+
+    def action_copy_output(self) -> None:
+        self.home.tell("No log is shown here; 3 opens it.")
+
+    # --- elsewhere ----------------------------------------------------------------------------
+
+    def action_place(self, place: str) -> None:
+        self.home.go(place)
+
+    def action_trouble(self) -> None:
+        self.home.go("attention")
+
+    def action_follow(self) -> None:
+        self.home.tell("No log is shown here; 3 opens it.")
+
+    def action_stream(self) -> None:
+        self.home.tell("No log is shown here; 3 opens it.")
+
+    def action_help(self) -> None:
+        self.home.open_help()
+
+    def action_palette(self) -> None:
+        self.app.action_command_palette()

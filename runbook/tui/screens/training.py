@@ -1,0 +1,143 @@
+"""Curves of a training run from its mirrored progress lines, and the figures beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from textual.containers import Grid
+from textual.widgets import Static
+
+from runbook.tui import format as fmt
+from runbook.tui import training_model as training
+from runbook.tui.metrics import Metrics
+from runbook.tui.screens.place import PlaceScreen
+from runbook.tui.widgets.curves import CurvePlot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+    from textual.widget import Widget
+
+    from state.model import Task
+
+MOST_PLOTS = 4
+TALL = 34
+"""Rows below which only two plots fit; tab brings the others."""
+EMPTY = (
+    "No task of this runbook trains anything yet. A `train` step shows its loss here while it runs."
+)
+QUIET = "Nothing is told yet. Once it has made steps, its loss, accuracy, speed and waits are here."
+
+
+class TrainingScreen(PlaceScreen):
+    """[ and ] change the run; tab goes through the plots."""
+
+    PLACE = "training"
+    AUTO_FOCUS = "#plot-0"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures = Static(id="figures")
+        self.plots = tuple(CurvePlot(id=f"plot-{n}") for n in range(MOST_PLOTS))
+        self._metrics = Metrics(None)
+        self._name = ""
+        self._first = 0
+        self._more = False
+
+    @property
+    def current_task(self) -> Task | None:
+        """The run that is shown."""
+        found = training.candidates(self.home.view)
+        return next((task for task in found if task.id == self._name), found[0] if found else None)
+
+    def body(self) -> ComposeResult:
+        yield self.figures
+        with Grid(id="plots"):
+            yield from self.plots
+
+    def panes(self) -> Iterable[Widget]:
+        return [plot for plot in self.plots if plot.display] or [self.plots[0]]
+
+    def own_keys(self) -> list[str]:
+        more = ["pane_next"] if self._more else []
+        runs = len(training.candidates(self.home.view)) > 1
+        return [*more, "log", *(["attempt_before", "attempt_after"] if runs else []), "back"]
+
+    def suggested(self) -> str:
+        task = self.current_task
+        return f"runbook logs {task.id} -f" if task is not None else "runbook results"
+
+    def opened(self) -> None:
+        subject = self.home.subject
+        if subject is not None and subject.step == "train":
+            self._name = subject.id
+            self.draw()
+
+    def draw_body(self) -> None:
+        app, task = self.home, self.current_task
+        if task is None:
+            self.figures.update(fmt.text(EMPTY, app.looks.inks.muted))
+            self._hide()
+            return
+        path = app.streams.path(app.view, task.id, "progress")
+        if path != self._metrics.path:
+            self._metrics = Metrics(path)
+            while self._metrics.poll(1 << 22) and self._metrics.offset < 1 << 26:
+                pass
+        self._draw_run(task)
+
+    def _draw_run(self, task: Task) -> None:
+        app = self.home
+        width = max(40, self.size.width - 4)
+        lines = [fmt.text(f"{task.id}  {task.title}", app.looks.inks.strong)]
+        lines += training.figures(app.view, task, self._metrics, app.looks, width=width)
+        known = training.plots(self._metrics)
+        room = MOST_PLOTS if self.size.height >= TALL else 2
+        self._more = len(known) > room
+        first = self._first % len(known) if self._more else 0
+        found = (known * 2)[first : first + min(room, len(known))]
+        if not found:
+            lines.append(fmt.text(QUIET, app.looks.inks.muted))
+        self.figures.update(Group(*(line for line in lines if line)))
+        for index, plot in enumerate(self.plots):
+            plot.display = index < len(found)
+            if plot.display:
+                plot.show(found[index], app.looks, dark=app.current_theme.dark)
+        self.query_one("#plots").set_class(len(found) == 1, "-one")
+
+    def _hide(self) -> None:
+        for plot in self.plots:
+            plot.display = False
+
+    def tick(self) -> None:
+        """New steps."""
+        task = self.current_task
+        if task is not None and self._metrics.poll():
+            self._draw_run(task)
+
+    def action_step(self, step: int) -> None:
+        found = training.candidates(self.home.view)
+        task = self.current_task
+        if task is None:
+            return
+        self._name = found[(found.index(task) + step) % len(found)].id
+        self.draw()
+
+    def action_open(self) -> None:
+        self.home.go("task")
+
+    def action_pane(self, step: int) -> None:
+        """To the next plot; where not all fit, the others come."""
+        if self._more:
+            self._first += 2 * step
+            self.draw()
+        else:
+            super().action_pane(step)
+
+    def action_move(self, step: int) -> None:
+        self.action_pane(step)
+
+
+SCREEN = TrainingScreen

@@ -1,0 +1,50 @@
+"""Events as lines and as pages. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from runbook.history import said
+from runbook.tui import format as fmt
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.style import Style
+
+    from runbook.tui.describe import Looks
+    from state.model import Event
+
+
+def row_of(event: Event, looks: Looks) -> tuple[tuple[str, Style], ...]:
+    """One line: when, what, to which, by whom."""
+    inks = looks.inks
+    at = fmt.parse_time(event.at)
+    to = fmt.clean(event.payload.get("to") or "")
+    moved = event.kind == "task.moved" and bool(to)
+    text = fmt.clean(said(event))
+    return (
+        (f"{at:%d %b %H:%M:%S} " if at is not None else "", inks.muted),
+        (f"{looks.glyphs.state(to)} " if moved else "  ", inks.state(to)),
+        (f"{fmt.clean(event.subject)} ", inks.text),
+        (f"{to if moved else fmt.clean(event.kind)} ", inks.state(to) if moved else inks.muted),
+        (text.partition(", ")[2] if moved else text, inks.muted),
+    )
+
+
+def tell(event: Event, looks: Looks, *, now: datetime) -> Text:
+    """Everything about one."""
+    inks = looks.inks
+    out = Text()
+    age = fmt.between(event.at, now)
+    rows: list[tuple[str, Any]] = [
+        ("what", event.kind), ("about", event.subject), ("task", event.task), ("by", event.actor),
+        ("at", f"{event.at}{f', {fmt.duration(age)} ago' if age is not None else ''}"),
+    ]  # fmt: skip
+    for name, value in (*rows, *event.payload.items()):
+        if value not in (None, "", [], {}):
+            out.append(f"{fmt.clean(name)}  ", inks.muted).append(fmt.value(value), inks.text)
+            out.append("\n")
+    return out

@@ -1,0 +1,161 @@
+"""A list with a cursor that stays on its row, not on its number. Draws only what is visible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.segment import Segment
+    from textual import events
+
+    from runbook.tui.describe import Looks
+
+Row = TypeVar("Row")
+
+
+class CursorList(ScrollView, Generic[Row], can_focus=True, inherit_bindings=False):
+    """Shows rows, moves a cursor over those that have a key, tells where it stands."""
+
+    DEFAULT_CSS = "CursorList { scrollbar-size-vertical: 1; overflow-x: hidden; }"
+
+    @dataclass
+    class Selected(Message):
+        """The cursor came to a row."""
+
+        key: str | None
+
+    @dataclass
+    class Moved(Message):
+        """A person moved the cursor."""
+
+    @dataclass
+    class Opened(Message):
+        """A person clicked the row under the cursor, or clicked twice."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._rows: Sequence[Row] = ()
+        self._at: dict[str, int] = {}
+        self._looks: Looks | None = None
+        self.current: str | None = None
+        """The key under the cursor."""
+
+    def key_of(self, row: Row) -> str | None:
+        """What names a row; None for one that the cursor passes over."""
+        raise NotImplementedError
+
+    def draw_row(self, row: Row, width: int, looks: Looks, *, here: bool) -> list[Segment]:
+        """One row as segments."""
+        raise NotImplementedError
+
+    def show(self, rows: Sequence[Row], looks: Looks) -> None:
+        """New rows. The cursor keeps its row while that is shown, else goes to the nearest."""
+        self._looks = looks
+        if rows is not self._rows:
+            where = self._at.get(self.current or "")
+            changed = len(rows) != len(self._rows)
+            self._rows = rows
+            self._at = {
+                key: index
+                for index, row in enumerate(rows)
+                if (key := self.key_of(row)) is not None
+            }
+            if changed:
+                self.virtual_size = Size(0, len(rows))
+            if self.current not in self._at:
+                self._place(where or 0)
+            elif changed:
+                self._reveal()
+        self.refresh()
+
+    def select(self, key: str | None) -> None:
+        """Put the cursor on a row, if it is shown."""
+        if key is not None and key != self.current and key in self._at:
+            self.current = key
+            self._reveal()
+            self.refresh()
+            self.post_message(self.Selected(key))
+
+    def move(self, step: int) -> None:
+        """The next or previous row with a key."""
+        if not self._at:
+            return
+        at = self._at.get(self.current or "", 0)
+        last = len(self._rows) - 1
+        way = 1 if step > 0 else -1
+        target = max(0, min(last, at + step))
+        while self.key_of(self._rows[target]) is None and 0 <= target + way <= last:
+            target += way
+        while self.key_of(self._rows[target]) is None and 0 <= target - way <= last:
+            target -= way
+        self.select(self.key_of(self._rows[target]))
+        self.post_message(self.Moved())
+
+    def move_page(self, step: int) -> None:
+        """A page of rows."""
+        self.move(step * max(1, self.size.height - 2))
+
+    def move_top(self) -> None:
+        """The first row."""
+        self.move(-len(self._rows))
+        self.scroll_to(y=0, animate=False)
+
+    def move_bottom(self) -> None:
+        """The last row."""
+        self.move(len(self._rows))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor there; on the cursor, or twice, it opens."""
+        at = event.get_content_offset(self)
+        index = self.scroll_offset.y + at.y if at is not None else -1
+        key = self.key_of(self._rows[index]) if 0 <= index < len(self._rows) else None
+        if key is None:
+            return
+        if key == self.current and event.chain > 1:
+            self.post_message(self.Opened())
+        self.select(key)
+        self.post_message(self.Moved())
+
+    def on_resize(self) -> None:
+        """Keep the cursor in sight."""
+        self._reveal()
+
+    def render_line(self, y: int) -> Strip:
+        """One row."""
+        width = self.size.width
+        index = self.scroll_offset.y + y
+        if self._looks is None or index >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        row = self._rows[index]
+        key = self.key_of(row)
+        here = key is not None and key == self.current
+        segments = self.draw_row(row, width, self._looks, here=here)
+        ground = Style()
+        if here:
+            inks = self._looks.inks
+            ground = inks.cursor if self.has_focus else inks.cursor_idle
+        return Strip(segments).adjust_cell_length(width).apply_style(self.rich_style + ground)
+
+    def _place(self, near: int) -> None:
+        """Put the cursor on the row nearest to a row number."""
+        found = min(self._at.items(), key=lambda pair: abs(pair[1] - near), default=None)
+        self.current = found[0] if found is not None else None
+        self._reveal()
+        self.post_message(self.Selected(self.current))
+
+    def _reveal(self) -> None:
+        index = self._at.get(self.current or "")
+        if index is None:
+            return
+        # With its head in sight when it is the first below one.
+        top = index - 1 if index and self.key_of(self._rows[index - 1]) is None else index
+        self.scroll_to_region(Region(0, top, 1, index - top + 1), animate=False, force=True)

@@ -1,0 +1,89 @@
+"""Verbs on data: what an audit wrote, brought from its host once for each attempt."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from runbook.errors import RunbookError
+from runbook.verbs.base import Writer
+from state import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from state import Task
+
+REPORT_BYTES = 4 << 20
+SAMPLES_BYTES = 16 << 20
+"""The audit keeps few samples; a longer file is somebody else's."""
+
+
+class DataVerbs(Writer):
+    """Reading what steps left on their hosts, within bounds."""
+
+    def audit(self, task_id: str) -> Mapping[str, Any]:
+        """What an audit found: `{"report": ..., "samples": [...], "path": ...}`.
+
+        The first answer is kept in the workspace, so that it outlives its machine.
+
+        Raises:
+            RunbookError: the task is no audit, did not end, or its files are not what it writes.
+            RemoteError: its host does not answer, and no copy is here yet.
+        """
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        attempt = snapshot.latest_attempt(task_id)
+        if task.step != "audit" or attempt is None or not task.out.get("path"):
+            raise _nothing(task)
+        kept = self.workspace.private / "audits" / f"{attempt.id}.json"
+        found = _kept(kept)
+        if found is None:
+            host = self._hosts.of_role(snapshot, task.role or "")
+            folder = str(task.out["path"])
+            report = _parsed(host.read_file(f"{folder}/report.json", REPORT_BYTES), "report.json")
+            rows = _parsed(host.read_file(f"{folder}/samples.json", SAMPLES_BYTES), "samples.json")
+            found = {"path": folder, "report": report, "samples": rows.get("samples", [])}
+            if task.state in (TaskState.DONE, TaskState.FAILED, TaskState.STALE):
+                _keep(kept, found)
+        return found
+
+
+def _nothing(task: Task) -> RunbookError:
+    if task.step != "audit":
+        return RunbookError(
+            f"`{task.id}` is no audit, it is a {task.step} step.",
+            hint="`runbook status` lists the tasks.",
+        )
+    return RunbookError(
+        f"`{task.id}` has written no report yet: it is {task.state}.",
+        hint=f"It does when it runs: `runbook run --until {task.id}`.",
+    )
+
+
+def _kept(path: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _keep(path: Path, found: Mapping[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_suffix(".partial")
+    aside.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+    aside.replace(path)
+
+
+def _parsed(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise RunbookError(
+            f"{name} is no JSON object ({len(data):,} bytes).", hint="Run the audit again."
+        )
+    return found
