@@ -33,11 +33,19 @@ class Service(
     """One client of one workspace. Not shared between threads that act at the same time."""
 
     @classmethod
-    def create(cls, folder: Path, runbook: Runbook, *, actor: str | None = None) -> Self:
+    def create(
+        cls,
+        folder: Path,
+        runbook: Runbook,
+        *,
+        actor: str | None = None,
+        expect_rev: int | None = None,
+    ) -> Self:
         """Makes (or finds) the workspace in `folder` and loads the runbook into it."""
         workspace = Workspace(folder.absolute())
         workspace.private.mkdir(parents=True, exist_ok=True)
         service = cls(workspace, open_store(workspace.database, actor=actor or default_actor()))
+        service.expect_rev = expect_rev
         service.load(runbook)
         return service
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook import report
-from runbook.cli.common import answer, json_option, plain
+from runbook.cli.common import answer, dry_run_option, expect_option, json_option, plain
 from runbook.errors import RunbookError
 from runbook.workspace import RUNBOOK_FILE, Workspace, find_workspace
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--agents", is_flag=True, help="Also tell coding agents, in AGENTS.md, how to resume."
 )
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
 def init_command(
@@ -35,6 +37,8 @@ def init_command(
     folder: Path | None,
     params: tuple[str, ...],
     agents: bool,
+    expect_rev: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Make a workspace from SOURCE: a runbook file or the name of a bundled runbook.
@@ -53,12 +57,15 @@ def init_command(
     given = given_params(params)
     exists = target.runbook_file.exists()
     _check_first(text, str(target.runbook_file) if exists or not source else source, given)
+    if dry_run:
+        _tell_init(target, text, {**kept_params(target), **given}, as_json=as_json)
+        return
     target.root.mkdir(parents=True, exist_ok=True)
     if not target.runbook_file.exists():
         target.runbook_file.write_text(text, encoding="utf-8")
     kept = {**kept_params(target), **given}
     runbook = load_runbook(target.runbook_file, kept)
-    with Service.create(target.root, runbook) as service:
+    with Service.create(target.root, runbook, expect_rev=expect_rev) as service:
         write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
         bound = {host.role for host in service.snapshot().hosts}
         revision = service.store.revision()
@@ -76,6 +83,20 @@ def init_command(
         report.line(f"Bind a machine to `{role}`: runbook host bind {role} local")
     if not missing and following.command:
         report.line(f"Next: {following.command}  # {report.clean(following.reason)}")
+
+
+def _tell_init(target: Workspace, text: str, params: dict[str, str], *, as_json: bool) -> None:
+    """What would be made; of a workspace that is there, `plan` tells what would change."""
+    from runbook.plan import load_text
+
+    runbook = load_text(text, path=str(target.runbook_file), params=params)
+    would = [f"make {target.root} with {len(runbook.tasks)} tasks of {runbook.title!r}"]
+    if target.database.exists():
+        would = [f"take {target.runbook_file} over as it is now: `runbook plan` tells what changes"]
+    if as_json:
+        answer("init", None, {"dry_run": True, "would": would, "events": []})
+    else:
+        report.line(f"would {report.clean(would[0])}")
 
 
 def _source_text(source: str | None, target: Workspace) -> str:

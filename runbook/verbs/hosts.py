@@ -37,6 +37,7 @@ class HostVerbs(Writer):
             RunbookError: the runbook has no such role.
             RemoteError: the machine does not answer, or its key is not trusted.
         """
+        self._require_free()
         self._require_role(role)
         try:
             binding, identity, facts = self._meet(binding)
@@ -51,6 +52,7 @@ class HostVerbs(Writer):
         self, role: str, *, usd_per_hour: float | None = None, ends_at: str | None = None
     ) -> HostBinding:
         """What an hour of the machine costs, and when its rental ends; what is None stays."""
+        self._require_free()
         binding = self._bound(role)
         price = binding.usd_per_hour if usd_per_hour is None else usd_per_hour
         binding = replace(binding, usd_per_hour=price, ends_at=ends_at or binding.ends_at)
@@ -119,6 +121,7 @@ class HostVerbs(Writer):
         Raises:
             RunbookError: something of the graph runs there.
         """
+        self._require_free()
         binding = self._bound(role)
         snapshot = self.snapshot()
         live = [task.id for task in snapshot.tasks if task.role == role and task.state in RUNNING]

@@ -92,6 +92,11 @@ CASES = [
     (["doc", "add", "runbook.yaml"], "document.added runbook.yaml"),
     (["verify"], "check on box: good: file"),
     (["reconcile"], "change nothing"),
+    (["host", "rent", "box", "--usd-per-hour", "2"], "would record: host."),
+    (["host", "bind", "box", "user@elsewhere"], "would meet user@elsewhere"),
+    (["host", "probe", "box"], "would ask"),
+    (["host", "repin", "box"], "would ask"),
+    (["init"], "would take"),
     (["push", "{tmp}/state.runbook"], "would write revision"),
 ]
 
