@@ -6,6 +6,7 @@ need() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || missing="$m
 need sshd openssh-server
 need ssh openssh-client
 need ip iproute2
+need iptables iptables
 need tmux tmux
 need ps procps
 [ -z "$missing" ] && exit 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.cli import act, setup
+from runbook.cli import act, hosts, setup
 from runbook.cli.common import answer, expect_option, json_option, plain
 from runbook.errors import Exit, RunbookError
 from runbook.reader import Reader
@@ -32,9 +32,10 @@ CONTEXT = 15
 
 @click.command("doctor")
 @click.option("--no-hosts", is_flag=True, help="Do not ask hosts; tell what was recorded.")
+@click.option("--drill", metavar="ROLE", help="Rehearse the loss of the connection on a host.")
 @json_option
 @click.pass_obj
-def doctor_command(workspace: Path, no_hosts: bool, as_json: bool) -> None:
+def doctor_command(workspace: Path, no_hosts: bool, drill: str | None, as_json: bool) -> None:
     """Look the workspace over: database, PROGRESS.md, engine, attempts, hosts.
 
     Changes nothing. Exit 4 when something needs you; each finding says what to do.
@@ -43,6 +44,8 @@ def doctor_command(workspace: Path, no_hosts: bool, as_json: bool) -> None:
     """
     from runbook.doctor import check_up
 
+    if drill is not None:
+        hosts.rehearse(workspace, drill, as_json=as_json)
     found = check_up(workspace, ask_hosts=not no_hosts)
     if as_json:
         data = {"healthy": found.healthy, "findings": found.findings}

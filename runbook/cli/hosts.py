@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.cli.common import answer, json_option, plain
+from runbook.cli.common import (
+    answer,
+    dry_run_option,
+    expect_option,
+    json_option,
+    plain,
+    tell_rehearsal,
+)
 from runbook.cli.terminal import ask_word
 from runbook.errors import Exit, RunbookError
 
@@ -40,6 +48,8 @@ def host_command() -> None:
 )
 @click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
 @click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
 def bind_command(
@@ -52,6 +62,8 @@ def bind_command(
     accept_fingerprint: str,
     usd_per_hour: float | None,
     ends_at: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Say which machine plays ROLE: `local`, or user@address.
@@ -61,13 +73,17 @@ def bind_command(
     from runbook.reach import dependants
     from runbook.service import Service
 
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         before = service.snapshot()
         binding = replace(
             _binding(role, target, port, root, work, service.workspace),
             usd_per_hour=usd_per_hour,
             ends_at=_moment(ends_at),
         )
+        if dry_run:
+            service.would.append(f"meet {target}, pin its key to {role} and record its facts")
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
         facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
         if as_json:
             answer("host", service.store.revision(), {"host": binding, "facts": facts})
@@ -85,10 +101,18 @@ host_command.add_command(bind_command, "add")
 @click.argument("role")
 @click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
 @click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
 def rent_command(
-    workspace: Path, role: str, usd_per_hour: float | None, ends_at: str | None, as_json: bool
+    workspace: Path,
+    role: str,
+    usd_per_hour: float | None,
+    ends_at: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Say what the machine of ROLE costs and when its rental ends. Asks no machine.
 
@@ -100,8 +124,11 @@ def rent_command(
 
     if usd_per_hour is None and ends_at is None:
         raise RunbookError("Nothing to keep.", hint="Give --usd-per-hour, --ends-at, or both.")
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=_moment(ends_at))
+        if dry_run:
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
         if as_json:
             answer("host", service.store.revision(), {"host": binding})
             return
@@ -176,16 +203,24 @@ def list_command(workspace: Path, as_json: bool) -> None:
 
 @host_command.command("probe")
 @click.argument("role")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def probe_command(workspace: Path, role: str, as_json: bool) -> None:
+def probe_command(
+    workspace: Path, role: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Ask a host for its facts and record them.
 
     Example: runbook host probe box
     """
     from runbook.service import Service
 
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        if dry_run:
+            service.would.append(f"ask {service.snapshot().host(role).machine} for its facts")
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
         facts = service.probe(role)
         if as_json:
             answer("host", service.store.revision(), {"role": role, "facts": facts})
@@ -202,9 +237,18 @@ def _fact(value: Any) -> str:
 @host_command.command("repin")
 @click.argument("role")
 @click.option("--fingerprint", default="", metavar="SHA256:...", help="Of the new key, compared.")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def repin_command(workspace: Path, role: str, fingerprint: str, as_json: bool) -> None:
+def repin_command(
+    workspace: Path,
+    role: str,
+    fingerprint: str,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Take the new key of a rebuilt machine. Shows both; a person decides. A new epoch begins.
 
     Example: runbook host repin box
@@ -212,7 +256,12 @@ def repin_command(workspace: Path, role: str, fingerprint: str, as_json: bool) -
     from runbook.reach import dependants
     from runbook.service import Service
 
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        if dry_run:
+            machine = service.snapshot().host(role).machine
+            service.would.append(f"ask {machine} for its key, and take it if a person says yes")
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
         changed = service.shown_key(role)
         if changed is None:
             report.line(f"{role} shows the key that is pinned to it; nothing to do.")
@@ -263,9 +312,13 @@ def _tell_void(void: Dependants) -> None:
 
 @host_command.command("forget")
 @click.argument("role")
+@dry_run_option
+@expect_option
 @json_option
 @click.pass_obj
-def forget_command(workspace: Path, role: str, as_json: bool) -> None:
+def forget_command(
+    workspace: Path, role: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Take the machine from ROLE. Nothing on the machine is touched.
 
     Example: runbook host forget box
@@ -273,9 +326,12 @@ def forget_command(workspace: Path, role: str, as_json: bool) -> None:
     from runbook.reach import dependants
     from runbook.service import Service
 
-    with Service.open(workspace) as service:
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         void = dependants(service.snapshot(), role)
         binding = service.forget(role)
+        if dry_run:
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
         if as_json:
             data = {"role": role, "was": binding, "void": void}
             answer("host", service.store.revision(), data)
@@ -333,3 +389,41 @@ def tunnel_command(workspace: Path, role: str, port: int, local_port: int | None
         report.line("The tunnel is closed; what runs on the host runs on.")
     finally:
         host.close()
+
+
+@host_command.command("drill")
+@click.argument("role")
+@json_option
+@click.pass_obj
+def drill_command(workspace: Path, role: str, as_json: bool) -> None:
+    """Rehearse the loss of the connection on the machine of ROLE, with harmless jobs.
+
+    Runs one, closes the connection in the middle, adopts it again, verifies its exit code and every
+    byte of its log; stops another one and verifies that nothing is left. Exit 4 when something did
+    not survive. Nothing of the graph is touched. Also: runbook doctor --drill ROLE.
+
+    Example: runbook host drill box
+    """
+    rehearse(workspace, role, as_json=as_json)
+
+
+def rehearse(workspace: Path, role: str, *, as_json: bool) -> None:
+    """Runs the drill, tells each step as it is done, and leaves with its exit code."""
+    from runbook.drill import Drill
+    from runbook.service import Service
+
+    steps = []
+    with Service.open(workspace) as service:
+        for step in Drill(lambda: service.machine(role)).run():
+            steps.append(step)
+            if not as_json:
+                report.line(f"{'✓' if step.ok else '✗'} {step.name:<13} {report.clean(step.found)}")
+        revision = service.store.revision()
+    survived = all(step.ok for step in steps)
+    if as_json:
+        answer("drill", revision, {"role": role, "survived": survived, "steps": steps})
+    else:
+        report.line(
+            f"{role}: " + ("all of it survived" if survived else "SOMETHING DID NOT SURVIVE")
+        )
+    sys.exit(Exit.OK if survived else Exit.CHECK_FAILED)

@@ -114,10 +114,13 @@ def running_sshd(
         host_key=host_key,
         client_config=folder / "client_config",
     )
+    # Not the account's own: its rc files may be slow, and may leave locks behind when killed.
+    (folder / "home").mkdir()
     (folder / "sshd_config").write_text(
         f"{options}\nListenAddress 127.0.0.1\nPort {server.port}\nHostKey {folder}/host_key\n"
         f"PidFile none\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"SetEnv HOME={folder}/home\n"
         "PermitRootLogin prohibit-password\nMaxSessions 10\nMaxStartups 100\n"
     )
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {host_key}\n")
