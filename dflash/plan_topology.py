@@ -280,7 +280,7 @@ def _transfer_said(work: Work, machine: Machine, batch: float) -> tuple[Said, ..
 def assumptions(work: Work, machine: Machine) -> tuple[str, ...]:
     return (
         *machine.assumptions,
-        "states travel behind the computation; gradients are reduced once a step, not overlapped",
+        "states travel behind the computation; gradients too, in part, which is not counted",
         (
             f"the target stops after layer {work.target_layers - 1} of {work.target.depth}; "
             "rows are full (length-bucketed)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash import fingerprints
 from dflash.config import DrafterConfig, choose_mask_token
-from dflash.errors import DflashError
+from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json
 from dflash.schedule import warmup_steps
 
@@ -58,6 +58,7 @@ def plan(config: TrainConfig) -> Plan:
     weights = target_weights(config)
     data = TokenizedSet(config.data, config.split)
     fingerprints.check_tokenizer(config, data.manifest)
+    _check_ids(config, weights, data)
     newest = latest_checkpoint(Path(config.out))
     source = newest or (Path(config.init_from) if config.init_from else None)
     if source is not None:
@@ -161,6 +162,20 @@ def _mask_token(
             "Name an embedding row that never occurs, or leave --mask-token out.",
         )
     return config.mask_token
+
+
+def _check_ids(
+    config: TrainConfig, weights: TargetWeights | RandomWeights, data: TokenizedSet
+) -> None:
+    rows = int(weights.config.get("text_config", weights.config)["vocab_size"])
+    for i in range(len(data)):
+        ids = data.row(i).input_ids
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+            raise InputInvalid(
+                f"Document {i} of {config.data} has token {int(ids.max())}; the target's embedding "
+                f"has {rows} rows.",
+                "The set was tokenized for another target.",
+            )
 
 
 def _occurs(data: TokenizedSet, token: int) -> bool:
