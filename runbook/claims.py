@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from state import ClaimHeld
 from state.claims import RUN
-from state.mirror import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -61,6 +60,8 @@ class Watched:
             found[claim.subject] = {**here, "since": since}
             left[claim.subject] = claim.for_s - (now - since)
         if found != known:
+            from state.mirror import write_file  # the rare case; `status` starts without it
+
             write_file(self.path, json.dumps(found).encode())
         return left
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from remote import (
-    AuthRefused,
-    HostFenceHeld,
-    HostKeyChanged,
-    HostKeyUnknown,
-    RemoteError,
-    Unreachable,
-)
 from state import ClaimHeld, LeaseHeld, LeaseLost, RevisionMoved, StateError
+
+if TYPE_CHECKING:
+    from remote import RemoteError
 
 
 class Exit(IntEnum):
@@ -71,7 +67,25 @@ def explain(error: Exception) -> Explained | None:
     """The text, next step and exit code of a known error; None for a bug of ours."""
     if isinstance(error, RunbookError):
         return Explained(message=error.message, hint=error.hint, exit_code=error.exit_code)
-    if isinstance(error, RevisionMoved | ClaimHeld | LeaseHeld | LeaseLost | HostFenceHeld):
+    if isinstance(error, RevisionMoved | ClaimHeld | LeaseHeld | LeaseLost):
+        return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
+    if isinstance(error, StateError):
+        return Explained(message=str(error), hint=error.hint, exit_code=Exit.USAGE)
+    return _of_a_host(error)
+
+
+def _of_a_host(error: Exception) -> Explained | None:
+    # Only here: looking at the graph starts without all that speaks to hosts.
+    from remote import (
+        AuthRefused,
+        HostFenceHeld,
+        HostKeyChanged,
+        HostKeyUnknown,
+        RemoteError,
+        Unreachable,
+    )
+
+    if isinstance(error, HostFenceHeld):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.CONFLICT)
     if isinstance(error, HostKeyUnknown):
         hint = (
@@ -86,7 +100,7 @@ def explain(error: Exception) -> Explained | None:
         refused = isinstance(error, AuthRefused)
         code = Exit.NEEDS_AUTH if refused else Exit.UNKNOWN
         return Explained(message=str(error), hint=_when(error), exit_code=code)
-    if isinstance(error, StateError | RemoteError):
+    if isinstance(error, RemoteError):
         return Explained(message=str(error), hint=error.hint, exit_code=Exit.USAGE)
     return None
 
