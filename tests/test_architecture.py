@@ -14,6 +14,10 @@ RULES = [
     ("import runbook.cli.read", HEAVY),
     ("import runbook.service", ("textual", "paramiko", "torch", "transformers", "pyarrow")),
     ("import runbook.engine.runner", ("textual", "paramiko", "torch")),
+    (
+        "import runbook.cli.share, runbook.verbs.sharing, runbook.sharing.push",
+        ("boto3", "botocore"),
+    ),
     ("import state", (*HEAVY, "remote", "runbook", "dflash")),
     ("import remote", (*HEAVY, "state", "runbook", "dflash")),
     ("import dflash.__main__", (*HEAVY, "state", "runbook", "remote")),
