@@ -8,7 +8,7 @@ hours in which anything ran there, each counted once, and the whole time since i
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -90,8 +90,13 @@ class Costs:
 def measure(snapshot: Snapshot, now: datetime) -> Costs:
     """The whole account."""
     estimates = Estimates(snapshot)
+    stored: Counter[str] = Counter()
+    for item in snapshot.artifacts:
+        stored[item.task] += item.size
     tasks = tuple(
-        _task_cost(snapshot, task, estimates, now) for task in snapshot.tasks if not task.removed
+        _task_cost(snapshot, task, stored[task.id], estimates, now)
+        for task in snapshot.tasks
+        if not task.removed
     )
     hosts = tuple(_host_cost(snapshot, host, tasks, now) for host in snapshot.hosts)
     earlier = sum(
@@ -224,14 +229,15 @@ class Estimates:
 # -- the rows ---------------------------------------------------------------------------------
 
 
-def _task_cost(snapshot: Snapshot, task: Task, estimates: Estimates, now: datetime) -> TaskCost:
+def _task_cost(
+    snapshot: Snapshot, task: Task, stored: int, estimates: Estimates, now: datetime
+) -> TaskCost:
     attempts = snapshot.attempts_of(task.id)
     hours = sum(_seconds(attempt, now) for attempt in attempts) / HOUR
     paid = [_attempt_usd(snapshot, attempt, now) for attempt in attempts]
     known = [usd for usd in paid if usd is not None]
     to_come = estimates.of(task) if task.state in LEFT_TO_DO else None
     price = _price(snapshot, task.role)
-    stored = sum(item.size for item in snapshot.artifacts if item.task == task.id)
     size = task.out.get("bytes")
     return TaskCost(
         task=task.id,

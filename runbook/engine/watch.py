@@ -52,6 +52,8 @@ class Watch:
     """Whether another client committed something since the last call."""
     moved: Callable[[], None]
     """Called after every round that changed the graph."""
+    rests: Callable[[], None]
+    """Called when nothing moves for the moment."""
     until_done: bool = False
     _told: str = ""
     _cleared: float = 0.0
@@ -75,6 +77,7 @@ class Watch:
             result = self.engine.result()
             if self.until_done and result.outcome == "done":
                 return result
+            self.rests()
             self._tell(result)
             self._rest(stop_event)
         return self.engine.leave()

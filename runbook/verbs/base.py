@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -44,6 +45,8 @@ class Writer(Reader):
         self._hosts = Hosts(
             workspace_id=store.snapshot().meta.workspace_id, secrets=SecretBox(workspace.root)
         )
+        self._progress_due = 0.0
+        """When PROGRESS.md may be written again between two moves (our own clock)."""
         self.dry_run = False
         """Verbs only rehearse: nothing is recorded, written, or asked of a host."""
         self.rehearsed: list[Event] = []
@@ -115,7 +118,18 @@ class Writer(Reader):
             tx.add_note(f"edit found in PROGRESS.md at revision {revision}:\n{edit}")
 
     def _keep_progress(self) -> None:
-        self.write_progress()
+        """After a move: at most a tenth of the time goes into PROGRESS.md, however large it is."""
+        began = time.monotonic()
+        if began >= self._progress_due:
+            self.write_progress()
+            now = time.monotonic()
+            self._progress_due = now + 9 * (now - began)
+
+    def _settle_progress(self) -> None:
+        """Nothing moves: it is brought up to date, if a move was passed over."""
+        if self._progress_due:
+            self.write_progress()
+            self._progress_due = 0.0
 
     def _require_free(self, *task_ids: str) -> None:
         """Raises ClaimHeld when somebody else claimed one of the tasks, or the whole run."""

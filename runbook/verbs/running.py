@@ -87,7 +87,11 @@ class RunVerbs(Writer):
         try:
             engine = Engine(replace(self._world(Once(listen)), lease=lease))
             watch = Watch(
-                engine, changed=self.changed, moved=self._keep_progress, until_done=until_done
+                engine,
+                changed=self.changed,
+                moved=self._keep_progress,
+                rests=self._settle_progress,
+                until_done=until_done,
             )
             return watch.run(stop_event or threading.Event())
         finally:
