@@ -457,16 +457,17 @@ def _job_status(found: Mapping[str, Any]) -> JobStatus:
 
 def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     """The object between the marks; None when it did not come whole."""
-    _, opened, rest = out.partition(begin.encode())
-    body, closed, after = rest.partition(end.encode())
-    if not (opened and closed):
+    start = out.find(begin.encode())
+    stop = out.find(end.encode(), start + len(begin)) if start >= 0 else -1
+    if stop < 0:
         return None
     try:
-        value: dict[str, Any] = json.loads(body)
+        value: dict[str, Any] = json.loads(out[start + len(begin) : stop])
     except ValueError:
         return None
     size = value.get("raw_size", 0)
-    if size:  # the content of files, after the line that ends the answer
-        value["raw"] = after[1 : 1 + size]
+    if size:  # the content of files follows the line that ends the answer
+        at = stop + len(end) + 1
+        value["raw"] = memoryview(out)[at : at + size]
         return value if len(value["raw"]) == size else None
     return value

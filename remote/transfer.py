@@ -437,7 +437,7 @@ def fetch(link: Link, local: Path, remote: str, batch: list[tuple[Entry, int]]) 
     ]
     size = sum(entry.length(block) for entry, block in batch)
     answer = link.ask("get", {"path": remote, "frames": frames, "bytes": size})
-    raw, at = memoryview(answer["raw"]), 0
+    raw, at = answer.get("raw", memoryview(b"")), 0
     for (entry, block), frame in zip(batch, answer["frames"], strict=True):
         data = raw[at : at + frame["size"]]
         at += frame["size"]
@@ -450,7 +450,7 @@ def fetch(link: Link, local: Path, remote: str, batch: list[tuple[Entry, int]]) 
         try:
             if os.fstat(fd).st_blocks == 0:
                 reserve(fd, entry.size)
-            write_at(fd, bytes(data), block * BLOCK)
+            write_at(fd, data, block * BLOCK)
         finally:
             os.close(fd)
         entry.hashes[block] = frame["sha256"]

@@ -216,7 +216,7 @@ def verb_put(request: JSON, workspace: str) -> JSON:
     return {"written": written}
 
 
-def write_at(fd: int, data: bytes, offset: int) -> None:
+def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
     os.lseek(fd, offset, os.SEEK_SET)
     write_all(fd, data)
 
