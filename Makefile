@@ -25,6 +25,7 @@ test: dev serve oracles system check  ## set up, then lint, types, import contra
 
 soak: dev system  ## long campaigns: many more kills (RUNBOOK_KILLS, RUNBOOK_SEED)
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults
+	RUNBOOK_TRANSFER_BYTES=1073741824 RUNBOOK_LOG_BYTES=10737418240 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/remote/test_transfer.py tests/remote/test_logs.py
 
 check: dev  ## format, lint, types, import contracts
 	$(ENVS)/dev/bin/ruff format --check -q .

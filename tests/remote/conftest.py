@@ -41,14 +41,14 @@ class Bench:
     def status(self, attempt: str) -> JobStatus:
         return self.host.poll([attempt])[attempt]
 
-    def ended(self, attempt: str) -> JobStatus:
+    def ended(self, attempt: str, *, limit_s: float = 30) -> JobStatus:
         def over() -> JobStatus | None:
             if self.supervisors() and not (self.job(attempt) / "exit.json").exists():
                 return None
             found = self.status(attempt)
             return found if found.state not in ("running", "published") else None
 
-        found = wait_for(over, limit_s=30, what=f"{attempt} to end")
+        found = wait_for(over, limit_s=limit_s, what=f"{attempt} to end")
         assert found is not None
         return found
 
