@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "import": Command("dflash.published", "a published drafter -> folder to start training from"),
     "train": Command("dflash.train", "tokenized set + target -> drafter checkpoints"),
     "eval": Command("dflash.evaluate", "acceptance length and lossless check of a drafter"),
+    "compare": Command("dflash.compare", "evaluations of several checkpoints, with intervals"),
     "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),
     "check": Command("dflash.check", "parity of an exported drafter with its training forward"),
 }

@@ -145,6 +145,9 @@ def table(report: Mapping[str, Any]) -> str:
             f"{_cell(speed['tokens_per_s'], 7)} {_cell(speed['speedup'], 8)}x  "
             f"{_text(found['lossless'])}"
         )
+    rates = [f"{slot['rate']:.2f}" for slot in report["methods"]["trained"]["slots"]]
+    if rates:
+        lines.append("trained, accepted by slot where the one before was: " + " ".join(rates))
     for name, interval in report["comparison"].items():
         lines.append(
             f"{name.replace('_', ' ')}: {interval['mean']:+.3f} tokens a round "
