@@ -5,6 +5,7 @@ Nothing here knows the tables. `sqlite_utils` is not imported: reading must star
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+LEAST_BYTES = 1 << 16
+"""SQLite's shared memory takes 32 KiB."""
 BUSY_SECONDS = 15.0
 """How long a writer waits for another; every transaction here takes milliseconds."""
 
@@ -44,7 +47,8 @@ def _operational(path: Path, error: sqlite3.OperationalError) -> Exception:
             f"{path} is locked: another process kept it for more than {BUSY_SECONDS:g} s.",
             "Nothing was written. Look for a suspended runbook process: `fuser` names it.",
         )
-    if name.startswith("SQLITE_FULL"):
+    # Without room for its shared memory, SQLite only tells of an input or output error.
+    if name.startswith("SQLITE_FULL") or (name.startswith("SQLITE_IOERR") and _is_full(path)):
         return DatabaseUnusable(
             f"The disk of {path} is full; nothing was written.", "Free some space and repeat."
         )
@@ -59,6 +63,14 @@ def _operational(path: Path, error: sqlite3.OperationalError) -> Exception:
             "Check the disk (dmesg); then `runbook doctor`.",
         )
     return error
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        left = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return left.f_bavail * left.f_frsize < LEAST_BYTES
 
 
 def connect(path: Path, *, busy_seconds: float | None = None) -> sqlite3.Connection:
