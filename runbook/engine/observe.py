@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from remote import Host, JobStatus, Unreachable
+from remote import Host, JobStatus, RemoteError, Unreachable
 from runbook.engine import services, stall
 from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Progressed
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from remote.fanout import Answer
     from runbook.engine.world import World
 
 UNBORN = frozenset({AttemptState.INTENDED, AttemptState.PUBLISHED})
@@ -43,14 +44,23 @@ def observe(world: World, snapshot: Snapshot) -> None:
     gone = set(world.live) - {task.id for pairs in by_role.values() for task, _ in pairs}
     for task_id in gone:
         del world.live[task_id]
+    wanted: dict[str, tuple[Host, list[str]]] = {}
     for role, pairs in by_role.items():
         try:
-            observe_host(world, snapshot, role, pairs)
+            host = world.hosts.of_role(snapshot, role)
+            wanted[role] = (host, [attempt.id for _, attempt in pairs])
         except Unreachable as error:
             world.unreachable(snapshot, role, error)
         except CannotStart as error:
             for task, _ in pairs:
                 world.refuse(task, str(error), error.hint)
+    for role, answer in world.fanout.poll(wanted).items():
+        try:
+            if isinstance(answer, RemoteError):
+                raise answer
+            observe_host(world, snapshot, role, by_role[role], answer)
+        except Unreachable as error:
+            world.unreachable(snapshot, role, error)
 
 
 def live_attempts(snapshot: Snapshot) -> list[tuple[Task, Attempt]]:
@@ -65,17 +75,16 @@ def live_attempts(snapshot: Snapshot) -> list[tuple[Task, Attempt]]:
 
 
 def observe_host(
-    world: World, snapshot: Snapshot, role: str, pairs: list[tuple[Task, Attempt]]
+    world: World, snapshot: Snapshot, role: str, pairs: list[tuple[Task, Attempt]], answer: Answer
 ) -> None:
-    """One round trip for all jobs of a host."""
-    host = world.hosts.of_role(snapshot, role)
-    statuses = host.poll([attempt.id for _, attempt in pairs])
+    """What one host said of all its jobs."""
     world.reachable(snapshot, role)
-    identity = host.last_identity
+    host, identity = answer.host, answer.identity
     if identity is not None and identity.epoch != snapshot.host(role).epoch:
         meet(world, snapshot, role, host, identity)
     for task, attempt in pairs:
-        advance(world, task, attempt, statuses[attempt.id], host)
+        if attempt.id in answer.statuses:  # it may have been asked before this one began
+            advance(world, task, attempt, answer.statuses[attempt.id], host)
 
 
 def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from remote.fanout import Fanout
 from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
 from runbook.engine.hosts import LeftAlone
@@ -44,6 +45,7 @@ class World:
     told: set[tuple[str, ...]] = field(default_factory=set)
     """Warnings that are given once."""
     background: Background = field(default_factory=Background)
+    fanout: Fanout = field(default_factory=Fanout)
     may_start: bool = True
     """False: look only; nothing is launched, not even what was on its way."""
 

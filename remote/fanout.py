@@ -1,0 +1,81 @@
+"""Many hosts asked at once; one that is silent keeps nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from remote.host import Host
+    from remote.model import Identity, JobStatus
+
+PATIENCE_S = 5.0
+AFTER_THE_FIRST_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one host said of its jobs, and which boot of it said so."""
+
+    host: Host
+    statuses: Mapping[str, JobStatus]
+    identity: Identity | None
+
+
+class Fanout:
+    """Polls of many hosts, one thread each, at most one poll under way per name."""
+
+    def __init__(
+        self, *, patience_s: float = PATIENCE_S, after_the_first_s: float = AFTER_THE_FIRST_S
+    ) -> None:
+        self._patience_s = patience_s
+        self._after_the_first_s = after_the_first_s
+        self._asked: dict[str, Host] = {}
+        self._came: dict[str, Answer | RemoteError] = {}
+        self._news = threading.Condition()
+
+    def poll(
+        self, wanted: Mapping[str, tuple[Host, Sequence[str]]]
+    ) -> dict[str, Answer | RemoteError]:
+        """Answers by name, of those that came: all, or what came soon after the first.
+
+        Who is missing is still being asked; the answer comes with a later call.
+        """
+        with self._news:
+            for name, (host, attempts) in wanted.items():
+                if self._asked.get(name) is not host:
+                    self._came.pop(name, None)  # of a connection that is no more
+                    self._asked[name] = host
+                    work = threading.Thread(
+                        target=self._ask, args=(name, host, tuple(attempts)), daemon=True
+                    )
+                    work.start()
+            deadline = time.monotonic() + self._patience_s
+            self._news.wait_for(lambda: self._some(wanted), self._patience_s)
+            left = min(self._after_the_first_s, max(0.0, deadline - time.monotonic()))
+            self._news.wait_for(lambda: all(name in self._came for name in wanted), left)
+            answers = {name: self._came.pop(name) for name in wanted if name in self._came}
+            for name in answers:
+                del self._asked[name]
+            return answers
+
+    def _some(self, wanted: Mapping[str, object]) -> bool:
+        return not wanted or any(name in self._came for name in wanted)
+
+    def _ask(self, name: str, host: Host, attempts: Sequence[str]) -> None:
+        answer: Answer | RemoteError
+        try:
+            statuses = host.poll(attempts)
+            answer = Answer(host=host, statuses=statuses, identity=host.last_identity)
+        except RemoteError as error:
+            answer = error
+        with self._news:
+            if self._asked.get(name) is host:
+                self._came[name] = answer
+                self._news.notify_all()
