@@ -258,8 +258,9 @@ class SshTransport:
         try:
             return self._open(time.monotonic() + min(left_of(deadline), LOGIN_S))
         except (OSError, EOFError, paramiko.SSHException) as error:
+            why = getattr(error, "strerror", "") or str(error) or "it hung up"
             raise Unreachable(
-                f"Cannot reach {self.label}: {str(error) or type(error).__name__}",
+                f"Cannot reach {self.label}: {why}",
                 hint="nothing was sent; check the address, the port and the network",
             ) from error
 

@@ -14,11 +14,15 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.deadline import wait_for
 from tests.support.sshd import make_key, sshd_program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PORT = 2200
 INIT = """\
@@ -28,6 +32,7 @@ mount -t tmpfs -o size=64m tmpfs /dev/shm
 mount --bind {folder}/boot_id /proc/sys/kernel/random/boot_id
 hostname {name}
 ip link set lo up
+{hide}
 {sshd} -f {folder}/sshd_config -E {folder}/sshd.log
 while :; do sleep 1000; done
 """
@@ -82,6 +87,7 @@ class Machine:
     number: int
     user: str = "root"
     host_key: str = ""
+    hide: str = ""
     init: subprocess.Popen[bytes] | None = None
     name: str = field(init=False)
     outside: str = field(init=False)
@@ -100,8 +106,11 @@ class Machine:
     def client_config(self) -> Path:
         return self.folder / "client_config"
 
-    def make(self, *, options: str = "") -> None:
+    def make(self, *, options: str = "", hidden: Sequence[Path] = ()) -> None:
+        """`options`: lines of sshd's configuration that outweigh ours. `hidden`: emptied files."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "empty").touch()
+        self.hide = "\n".join(f"mount --bind {self.folder}/empty {path}" for path in hidden)
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         self.host_key = make_key(self.folder / "host_key")
         (self.folder / "authorized_keys").write_text(make_key(self.folder / "client_key") + "\n")
@@ -110,7 +119,7 @@ class Machine:
             f"{options}\nPort {PORT}\nHostKey {self.folder}/host_key\n"
             f"PidFile none\nAuthorizedKeysFile {self.folder}/authorized_keys\nStrictModes no\n"
             "UsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            f"SetEnv HOME={self.folder}/home\n"
+            f"SetEnv HOME={self.folder}/home PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\n"
             "PermitRootLogin prohibit-password\nMaxStartups 100\nUseDNS no\n"
         )
         self.client_config.write_text(
@@ -129,7 +138,9 @@ class Machine:
     def boot(self) -> None:
         """Power on: a new boot id, an empty /dev/shm, no process of before."""
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        script = INIT.format(folder=self.folder, name=self.name, sshd=sshd_program())
+        script = INIT.format(
+            folder=self.folder, name=self.name, sshd=sshd_program(), hide=self.hide
+        )
         log = (self.folder / "init.log").open("ab")
         with log:
             self.init = subprocess.Popen(
