@@ -127,7 +127,8 @@ class Redactor:
 
     def add(self, name: str, value: str) -> None:
         """From now on this value is hidden."""
-        self._forms.update(dict.fromkeys(forms(value), name))
+        # Replaced, not changed: another thread may be at work with the old one.
+        self._forms = {**self._forms, **dict.fromkeys(forms(value), name)}
         ordered = sorted(self._forms, key=len, reverse=True)  # the longest that fits wins
         self._text = re.compile("|".join(map(re.escape, ordered)))
         self._bytes = re.compile(b"|".join(re.escape(form.encode()) for form in ordered))
@@ -151,15 +152,18 @@ class Redactor:
             return [self.value(inner) for inner in value]
         return value
 
-    def stream(self, data: bytes, *, final: bool) -> bytes:
+    def stream(self, data: bytes, *, final: bool, after_gap: bool = False) -> bytes:
         """The next bytes of a log, as long as they were: the size of a copy is its cursor.
 
         The end that may be the beginning of a value is held back until more of it is there; of a
-        log that has ended, it is hidden.
+        log that has ended, it is hidden. So is the end of a value whose beginning is in a gap.
         """
         if self._bytes is None:
             return data
         hidden = self._bytes.sub(lambda found: b"*" * len(found[0]), data)
+        if after_gap:
+            ended = self._ended(hidden)
+            hidden = b"*" * ended + hidden[ended:]
         begun = self._begun(hidden)
         if not begun:
             return hidden
@@ -167,6 +171,12 @@ class Redactor:
         if not final:
             return kept
         return kept + (b"*" * begun if begun >= SHORTEST else hidden[len(kept) :])
+
+    def _ended(self, data: bytes) -> int:
+        """How many bytes at the start are the end of a value that began before them."""
+        ends = (form.encode() for form in self._forms)
+        cut = (end[at:] for end in ends for at in range(1, len(end) - SHORTEST + 1))
+        return max((len(rest) for rest in cut if data.startswith(rest)), default=0)
 
     def _begun(self, data: bytes) -> int:
         """How many bytes at the end could be the beginning of a value."""

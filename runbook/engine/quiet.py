@@ -46,7 +46,8 @@ class QuietHost(Host):
         if not self._secrets.is_guarded(attempt):
             return replace(chunk, data=b"")
         final = attempt in self._ended and chunk.end >= chunk.size
-        return replace(chunk, data=self._secrets.redactor.stream(chunk.data, final=final))
+        hide, gap = self._secrets.redactor, chunk.offset != offset
+        return replace(chunk, data=hide.stream(chunk.data, final=final, after_gap=gap))
 
     def read_file(self, path: str, limit: int) -> bytes:
         """A file has no further chunk."""

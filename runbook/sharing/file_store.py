@@ -41,7 +41,7 @@ class FileStore:
                 f"There is no folder {self.path.parent}.",
                 hint="Make it, or name another file: nothing was pushed.",
             )
-        with _alone(self.path.parent):
+        with alone(self.path.parent):
             found = self.read()
             if (found.tag if found else None) != over:
                 raise Moved
@@ -56,7 +56,8 @@ class FileStore:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else of ours writes into the folder meanwhile; a dead one holds nothing."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE, FILE_DIGEST
 from runbook.sharing import contents as parts
+from runbook.sharing.file_store import alone
 from runbook.sharing.place import Place, open_place, remember
 from runbook.sharing.push import NOTES_BASE, age, diverged
 from runbook.workspace import Workspace
@@ -184,7 +185,14 @@ def _make(workspace: Workspace, incoming: Incoming) -> tuple[str, ...]:
     aside = workspace.private / f".{DATABASE}.{os.getpid()}.partial"
     try:
         copy_database(incoming.database, aside)
-        aside.replace(workspace.database)
+        with alone(workspace.private):
+            if workspace.database.exists():
+                raise RunbookError(
+                    f"{workspace.root} was made by somebody else at the same moment.",
+                    hint="Look at it: runbook status. Nothing of it was overwritten.",
+                    exit_code=Exit.CONFLICT,
+                )
+            aside.replace(workspace.database)
     finally:
         aside.unlink(missing_ok=True)
     return tuple(kept)

@@ -133,6 +133,13 @@ def test_a_log_that_ends_inside_a_value_hides_that_end() -> None:
     assert hide.stream(b"data a", final=True) == b"data a"  # one letter is no secret
 
 
+def test_the_end_of_a_value_that_began_in_a_gap_is_hidden() -> None:
+    hide = hiding("abcdefghijkl")
+    assert hide.stream(b"efghijkl rest", final=True, after_gap=True) == b"******** rest"
+    assert hide.stream(b"kl rest", final=True, after_gap=True) == b"kl rest"
+    assert hide.stream(b"efghijkl rest", final=True) == b"efghijkl rest"
+
+
 @pytest.mark.parametrize(
     ("secrets", "said"),
     [
