@@ -10,6 +10,7 @@ and what was begun is removed by the next run.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import shutil
@@ -82,6 +83,8 @@ def _write(
 
 def _cannot(final: Path, error: Exception) -> DflashError:
     said = str(error).splitlines()[0][:200]
+    with contextlib.suppress(OSError):  # torch hides a full disk behind words of its own
+        said += f" ({shutil.disk_usage(final.parent).free / 2**30:.1f} GiB are free there)"
     return DflashError(
         f"Cannot save {final}: {said}.",
         "The previous checkpoint is whole. Free space and run the same command again.",

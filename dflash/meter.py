@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 _TARGET = ("busy_s", "waited_s", "tokens")
-WARM_UP = 3
+WARM_UP = 5
 """Steps that compile, allocate and connect; they are in no rate."""
 
 

@@ -244,7 +244,7 @@ def test_a_config_alone_is_enough_to_measure_speed(
     config.write_bytes((inputs / "target" / "config.json").read_bytes())
     topology = {"colocated": colocated, "random_weights": True, "target": str(config)}
     rates = run_train(inputs, tmp_path / "out", **topology)["rates"]
-    assert rates["steps"] == 3
+    assert rates["steps"] == 1
     assert rates["slower"] in (("both",) if colocated else ("target", "drafter"))
     assert 0 < rates["tok_s"] < 1.3 * rates["bound_tok_s"]
     assert rates["target_tok_s"] > 0 < rates["drafter_tok_s"]
