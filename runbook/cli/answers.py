@@ -13,9 +13,11 @@ from runbook.brief import Section
 from runbook.cli.common import SCHEMA
 from runbook.diff import Affected, Changed, FieldChange, Removed
 from runbook.doctor import Finding
+from runbook.drill import Step
 from runbook.engine.reconcile import Seen
 from runbook.errors import Exit
 from runbook.plan import Problem
+from runbook.reach import Dependants
 from runbook.sharing.contents import Contents
 from runbook.sharing.pull import Offer, Pulled
 from runbook.sharing.push import Pushed
@@ -180,6 +182,19 @@ ANSWERS: tuple[Answer, ...] = (
     )),
     Answer("host", "bind, add", _keys(HOST, ("facts", "object", "of the machine"))),
     Answer("host", "list", _keys(("hosts", "list", "bindings", model.HostBinding))),
+    Answer("host", "repin", _keys(
+        HOST, ("was", "text", "fingerprint"), ("is", "text", "fingerprint"),
+        ("void", "object", "done tasks that stood on the machine", Dependants),
+    )),
+    Answer("host", "forget", _keys(
+        ("role", "text", "that has no machine now"),
+        ("was", "object", "the binding", model.HostBinding),
+        ("void", "object", "done tasks that stood on the machine", Dependants),
+    )),
+    Answer("host", "drill", _keys(
+        ("role", "text", "that was rehearsed"), ("survived", "truth", "whether all steps held"),
+        ("steps", "list", "in order", Step),
+    )),
     Answer("host", "probe", _keys(
         ("role", "text", "that was asked"), ("facts", "object", "of the machine"),
     )),

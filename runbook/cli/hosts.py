@@ -421,7 +421,7 @@ def rehearse(workspace: Path, role: str, *, as_json: bool) -> None:
         revision = service.store.revision()
     survived = all(step.ok for step in steps)
     if as_json:
-        answer("drill", revision, {"role": role, "survived": survived, "steps": steps})
+        answer("host", revision, {"role": role, "survived": survived, "steps": steps})
     else:
         report.line(
             f"{role}: " + ("all of it survived" if survived else "SOMETHING DID NOT SURVIVE")
