@@ -82,8 +82,9 @@ tasks:
 | `${task.NAME.out.KEY}` | a result of a task that goes before |
 
 The first two are put in when the file is loaded, the others when the task starts: these may stand
-in `with`, `done_when` and `ready_when`. A text that is one reference and
-nothing else takes the value's type, except in `argv` and `env`, which hold words. `$${` is a literal `${`. There is no expression language.
+in `with`, `done_when` and `ready_when`. A text that is one reference and nothing else takes the
+value's type, except in `argv` and `env`, which hold words. `$${` is a literal `${`. There is no
+expression language.
 
 ## Families
 

@@ -11,15 +11,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from state import AttemptState, FailureClass, StateError, TaskState, open_store
+from state import AttemptState, FailureClass, HostBinding, StateError, TaskState, open_store
 from state import journal as journal_module
+from state.doctor import examine
 from state.graph import readiness
 from state.replay import replay
 from state.transitions import ATTEMPT_EDGES, PENDING, TASK_EDGES, TERMINAL
 from tests.state.builders import Clock, graph, load
 
 if TYPE_CHECKING:
-    from state import Snapshot
+    from state import Snapshot, Verdict
 
 GRAPHS = (
     "a; b: a; s(service): a; c: s any:b; m(manual): c",
@@ -41,6 +42,7 @@ class Verbs(RuleBasedStateMachine):
         self.seen = self.store.snapshot()
 
     def teardown(self) -> None:
+        assert examine(self.folder / "state.db") == []  # all tables, told by all events
         self.store.close()
         shutil.rmtree(self.folder)
 
@@ -101,6 +103,51 @@ class Verbs(RuleBasedStateMachine):
             assert to not in ATTEMPT_EDGES[attempt.state]
             assert self.store.snapshot() == self.seen
 
+    @rule(name=NAMES, verdict=st.sampled_from(["pass", "fail", "unknown"]), text=st.text())
+    def record(self, name: str, verdict: Verdict, text: str) -> None:
+        """What was found, said, made and allowed: all or nothing of it."""
+        try:
+            with self.store.write() as tx:
+                spec = {"file": {"path": text}}
+                tx.record_check(
+                    name,
+                    purpose="done",
+                    name=text,
+                    spec=spec,
+                    verdict=verdict,
+                    evidence={"loss": float("nan"), "text": text},
+                )
+                tx.record_artifact(name, uri=text, size=len(text), sha256="0" * 64)
+                tx.approve(name, about="gate", reason=text)
+                tx.add_note(text or "-", task=name, decision=verdict == "pass")
+        except StateError:
+            assert self.store.snapshot() == self.seen
+
+    @rule(
+        role=st.sampled_from(["box", "bay"]),
+        address=st.sampled_from(["one", "two"]),
+        price=st.none() | st.floats(min_value=0, max_value=99),
+    )
+    def bind(self, role: str, address: str, price: float | None) -> None:
+        with self.store.write() as tx:
+            tx.bind_host(HostBinding(role=role, kind="ssh", address=address, usd_per_hour=price))
+
+    @rule(
+        role=st.sampled_from(["box", "bay"]),
+        epoch=st.sampled_from(["e1", "e2"]),
+        then=st.sampled_from(["seen", "silent", "gone"]),
+    )
+    def meet(self, role: str, epoch: str, then: str) -> None:
+        try:
+            with self.store.write() as tx:
+                tx.seen_host(role, epoch=epoch, facts={"n": 1}, identity={"boot_id": epoch})
+                if then == "silent":
+                    tx.set_unreachable(role)
+                if then == "gone":
+                    tx.unbind_host(role)
+        except StateError:
+            assert self.store.snapshot() == self.seen
+
     @rule(name=NAMES, value=st.floats() | st.text() | st.none())
     def set_out(self, name: str, value: float | str | None) -> None:
         try:
@@ -127,6 +174,12 @@ class Verbs(RuleBasedStateMachine):
         assert attempts == snapshot.attempts
         assert list(journal_module.broken_links(self.store._conn())) == []
         self.seen = snapshot
+
+    @invariant()
+    def a_role_has_at_most_one_rental_that_goes_on(self) -> None:
+        snapshot = self.store.snapshot()
+        open_rentals = sorted(rental.role for rental in snapshot.rentals if rental.until is None)
+        assert open_rentals == sorted(host.role for host in snapshot.hosts)
 
     @invariant()
     def pending_tasks_are_where_their_needs_put_them(self) -> None:
