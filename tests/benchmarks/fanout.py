@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python3 tests/benchmarks/fanout.py [--hosts 50] [--rounds 10]
 
-Each host is a port of a real sshd on this machine, with a job root, a connection and a running job
-of its own. Rounds: one after another; at once; at once with one host whose packets vanish.
+Each host is a port of a real sshd on this machine (one listens on 16 at most, so there are a few),
+with a job root, a connection and a running job of its own. Rounds: one after another; at once; at
+once with one more host whose packets vanish.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from remote import Host, HostTarget, JobSpec
@@ -21,6 +23,8 @@ from remote.fanout import Answer, Fanout
 from remote.ssh import SshTransport
 from tests.support.link import Link
 from tests.support.sshd import Sshd, free_port, running_sshd
+
+PORTS = 15
 
 
 def hosts(folder: Path, sshd: Sshd, ports: list[int]) -> list[Host]:
@@ -59,9 +63,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="runbook-fanout-"))
-    ports = [free_port() for _ in range(given.hosts)]
-    with running_sshd(folder / "sshd", options="".join(f"Port {port}\n" for port in ports)) as sshd:
-        made = hosts(folder, sshd, ports)
+    with ExitStack() as stack:
+        made = []
+        for first in range(0, given.hosts, PORTS):
+            ports = [free_port() for _ in range(min(PORTS, given.hosts - first))]
+            options = "".join(f"Port {port}\n" for port in ports)
+            sshd = stack.enter_context(running_sshd(folder / f"sshd-{first}", options=options))
+            made += hosts(folder / str(first), sshd, ports)
         link = Link(sshd.port)
         (dead,) = hosts(folder / "dead", sshd, [link.port])
         try:

@@ -1,7 +1,7 @@
 """The whole campaign of the network's faults, and its table.
 
     PYTHONPATH=. python3 tests/faults/campaign.py [--seed 1] [--scale 5] [--only WORD]
-        [--write FILE]
+        [--write docs/faults.md]
 
 Exit 1 when any attempt began twice or lost its outcome.
 """
@@ -24,7 +24,7 @@ from tests.faults.network import FAULTS, Fault
 from tests.support import namespaces
 
 HEAD = """\
-# Faults of the network, and what came of them
+## Faults of the network
 
 A job is launched, followed and ended over SSH while the network, sshd or the host itself breaks.
 However it breaks, each attempt must begin at most once, and each must end with an outcome that is
@@ -74,7 +74,7 @@ def main() -> int:
             machine=f"{os.cpu_count()} cores, {platform.system()}, Python "
             f"{platform.python_version()}",
         )
-        given.write.write_text(text + "\n".join(rows) + "\n", encoding="utf-8")
+        put(given.write, text + "\n".join(rows) + "\n")
     return 0 if sound else 1
 
 
@@ -90,6 +90,16 @@ def run(fault: Fault, seed: int, scale: int) -> tuple[Tally, str]:
             traceback.print_exc()
             return field.tally if field else Tally(), "FAILED"
     return field.tally, ""
+
+
+def put(path: Path, section: str) -> None:
+    """Replaces the section of that heading in a document, or adds it."""
+    heading = section.splitlines()[0]
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    before, _, after = old.partition(f"{heading}\n")
+    _, following, rest = after.partition("\n## ")
+    text = f"{before.rstrip()}\n\n{section}" + (f"\n## {rest}" if following else "")
+    path.write_text(text.lstrip(), encoding="utf-8")
 
 
 def row(name: str, tally: Tally, failed: str, seconds: float | None) -> str:
