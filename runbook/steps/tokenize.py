@@ -1,26 +1,36 @@
-"""`tokenize`: completions into Arrow shards with loss masks."""
+"""`tokenize`: completions into Arrow shards with loss masks, on one host or on several."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
 
+SHARE_FORMAT = "dflash-tokenized-share/1"
+
 
 class TokenizeArgs(DflashArgs):
-    """Completions in, a tokenized set out."""
+    """Completions in, a tokenized set out; or shares of one, made elsewhere, in."""
 
-    completions: Annotated[str, Field(description="Folder of completions.")]
-    tokenizer: Annotated[str, Field(description="Folder with the target's tokenizer.")]
+    completions: Annotated[
+        str, Field(description="Folder of completions or of JSON lines, or s3://.")
+    ] = ""
+    merge: Annotated[
+        tuple[str, ...], Field(description="Or the folders of all shares, on this host.")
+    ] = ()
+    tokenizer: Annotated[str, Field(description="Folder with the target's tokenizer.")] = ""
     out: Annotated[str, Field(description="Folder of the tokenized set.")]
     max_length: Annotated[int | None, Field(ge=1, description="Longest row, in tokens.")] = None
     overlong: Annotated[
         Literal["drop", "truncate", "keep"] | None,
         Field(description="What becomes of longer ones."),
+    ] = None
+    bad_rows: Annotated[
+        Literal["refuse", "skip"] | None, Field(description="What becomes of unusable ones.")
     ] = None
     split: Annotated[
         dict[str, float], Field(min_length=1, description="Share of the rows by split.")
@@ -28,7 +38,19 @@ class TokenizeArgs(DflashArgs):
     min_heldout: Annotated[
         int | None, Field(ge=0, description="Rows of heldout, if a quarter of all allows it.")
     ] = None
+    share: Annotated[
+        str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$", description="I/N: only these files.")
+    ] = "1/1"
     workers: Annotated[int | None, Field(ge=1, description="Processes.")] = None
+
+    @model_validator(mode="after")
+    def one_input(self) -> TokenizeArgs:
+        """A merge takes everything else from the shares."""
+        if bool(self.completions) == bool(self.merge):
+            raise ValueError("give exactly one of completions and merge")
+        if self.completions and not self.tokenizer:
+            raise ValueError("tokenizer is missing")
+        return self
 
 
 class Tokenize(Step[TokenizeArgs]):
@@ -38,28 +60,31 @@ class Tokenize(Step[TokenizeArgs]):
     Args = TokenizeArgs
 
     def plan(self, args: TokenizeArgs, ctx: StepContext) -> StepPlan:
-        split = ",".join(f"{name}={share:.12g}" for name, share in args.split.items())
-        job = dflash_job(
-            args,
-            ctx,
-            (
-                "tokenize",
-                *flag("--completions", args.completions),
-                *flag("--tokenizer", args.tokenizer),
-                *flag("--out", args.out),
-                *flag("--max-length", args.max_length),
-                *flag("--overlong", args.overlong),
-                *flag("--split", split),
-                *flag("--min-heldout", args.min_heldout),
-                *flag("--workers", args.workers),
-            ),
-        )
+        words = ("--merge", *args.merge) if args.merge else _words(args)
+        job = dflash_job(args, ctx, ("tokenize", *words, *flag("--out", args.out)))
         manifest = f"{args.out}/manifest.json"
+        whole = tuple(
+            checks.json_metric(manifest, f"splits.{name}.rows", min=1) for name in args.split
+        )
+        part = (checks.json_metric(manifest, "format", equals=SHARE_FORMAT),)
         return StepPlan(
             summary=told(job, ctx),
             job=job,
-            done_when=tuple(
-                checks.json_metric(manifest, f"splits.{name}.rows", min=1) for name in args.split
-            ),
+            done_when=whole if args.share == "1/1" else part,
             out={"path": args.out},
         )
+
+
+def _words(args: TokenizeArgs) -> tuple[str, ...]:
+    split = ",".join(f"{name}={share:.12g}" for name, share in args.split.items())
+    return (
+        *flag("--completions", args.completions),
+        *flag("--tokenizer", args.tokenizer),
+        *flag("--max-length", args.max_length),
+        *flag("--overlong", args.overlong),
+        *flag("--bad-rows", args.bad_rows),
+        *flag("--split", split),
+        *flag("--min-heldout", args.min_heldout),
+        *(() if args.share == "1/1" else flag("--share", args.share)),
+        *flag("--workers", args.workers),
+    )
