@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ def open_tui(workspace: Path, *, read_only: bool = False, autorun: bool = False)
 
     ask_by(None)  # a prompt would write over the screen
     root = find_workspace(workspace).root  # a clear message before Textual takes the terminal
+    ask_by(None)  # a thread must not read the terminal while the screen has it
+    gc.disable()  # nothing is garbage yet; the app turns it on once the first screen is there
     from runbook.tui.app import run_tui
 
     return run_tui(root, autorun=autorun, read_only=read_only)

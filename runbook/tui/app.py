@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
     from rich.text import Text
     from textual.command import Provider
 
-    from runbook.tui.ports import Opener, ServicePort
+    from runbook.tui.ports import Opener, ReaderOpener, ReaderPort, ServicePort
     from runbook.tui.widgets.bars import MessageBar
     from runbook.tui.widgets.log_view import LogView
     from state.model import Task
 
 TICK_S = 0.1
+FIRST_S = 0.25
+"""How long the first screen has the processor to itself."""
 SLOW_EVERY = 10
 """Ticks between drawings that no fact announces: ages and elapsed times."""
 
@@ -85,6 +88,7 @@ class RunbookApp(App[int]):
         self,
         opener: Opener,
         *,
+        reader: ReaderOpener | None = None,
         crash_file: Path,
         autorun: bool = False,
         read_only: bool = False,
@@ -94,10 +98,10 @@ class RunbookApp(App[int]):
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         super().__init__()
-        self.service: ServicePort = opener()
+        self.service: ReaderPort = (reader or opener)()
         self.view: View = self.service.view()
         self.streams = Streams(self.service.workspace.log)
-        self.bridge = Bridge(opener, crash_file=crash_file)
+        self.bridge = Bridge(opener, crash_file=crash_file, reader=reader)
         self.board = BoardScreen()
         self.verbs = Verbs(self)
         self.read_only = read_only
@@ -137,7 +141,7 @@ class RunbookApp(App[int]):
     def begin(self) -> None:
         """The board is there: facts may come."""
         self.set_interval(TICK_S, self.tick)
-        self.bridge.watch()
+        self.set_timer(FIRST_S, self._first_screen_is_there)
         if self._memory.task in self.view.snapshot.by_id and not self._autorun:
             self.board.go_to(self._memory.task)
         if self._autorun:
@@ -146,6 +150,12 @@ class RunbookApp(App[int]):
             self._memory = replace(self._memory, welcomed=True)
             remember(self._memory_file, self._memory)
             self.push_screen(WelcomeScreen(self.looks, read_only=self.read_only))
+
+    def _first_screen_is_there(self) -> None:
+        """What may wait until something can be seen: the eyes load far more than the screen."""
+        gc.freeze()
+        gc.enable()
+        self.bridge.watch()
 
     def on_unmount(self) -> None:
         """However it ended, no thread of ours goes on reading."""
@@ -447,16 +457,19 @@ def run_tui(workspace: Path, *, autorun: bool = False, read_only: bool = False) 
     Raises:
         RunbookError: the person's key file cannot be used.
     """
-    from runbook.service import Service
+    from runbook.reader import Reader
     from runbook.tui.keyfile import keys_file, load_keys
 
     table = load_keys(keys_file(os.environ), required=bool(os.environ.get("RUNBOOK_KEYS")))
 
     def opener() -> ServicePort:
+        from runbook.service import Service
+
         return Service.open(workspace)
 
     app = RunbookApp(
         opener,
+        reader=lambda: Reader.open(workspace),
         crash_file=workspace / ".runbook" / "crash.log",
         memory_file=workspace / ".runbook" / "tui.json",
         autorun=autorun,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runbook.engine.events import EngineEvent
 from runbook.errors import explain
-from runbook.tui.ports import Opener, ServicePort
+from runbook.tui.ports import Opener, ReaderOpener, ReaderPort, ServicePort
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,8 +87,11 @@ Told = EngineEvent | RunEnded | Carried | Seen | Looked | Broke
 class Bridge:
     """Starts the threads, takes their facts home."""
 
-    def __init__(self, opener: Opener, *, crash_file: Path) -> None:
+    def __init__(
+        self, opener: Opener, *, crash_file: Path, reader: ReaderOpener | None = None
+    ) -> None:
         self._opener = opener
+        self._reader: ReaderOpener = reader or opener
         self._crash_file = crash_file
         self._inbox: SimpleQueue[Told] = SimpleQueue()
         self._asked: SimpleQueue[tuple[str, Call, Then | None, Then | None] | None] = SimpleQueue()
@@ -139,8 +142,10 @@ class Bridge:
         self._asked.put((command, call, then, otherwise))
 
     def look(self, name: str, call: Call, then: Then) -> None:
-        """Read something off the screen's thread; of two looks of one name the newer counts."""
-        self.watch()
+        """Read something off the screen's thread; of two looks of one name the newer counts.
+
+        Nothing is read before `watch`.
+        """
         with self._curious:
             self._wanted[name] = (call, then)
             self._curious.notify()
@@ -200,9 +205,10 @@ class Bridge:
             service.close()
 
     def _see(self) -> None:
-        service: ServicePort | None = None
-        look_at = rest_until = 0.0
-        due, said = True, ""
+        reader: ReaderPort | None = None
+        service: ServicePort | None = None  # opened for the first look: it loads far more
+        look_at, rest_until = time.monotonic() + SLOW_S, 0.0
+        due, said = False, ""
         while not self._closed.is_set():
             for call, then in self._wishes():
                 try:
@@ -212,10 +218,10 @@ class Bridge:
                     self._inbox.put(self._broke(error, "eyes"))
             began = time.monotonic()
             try:
-                service = service or self._opener()
-                due = service.changed() or due or began >= look_at
+                reader = reader or self._reader()
+                due = reader.changed() or due or began >= look_at
                 if due and began >= rest_until:
-                    self._inbox.put(Seen(view=service.view()))
+                    self._inbox.put(Seen(view=reader.view()))
                     due, said, look_at = False, "", began + SLOW_S
                     rest_until = time.monotonic() + REST * (time.monotonic() - began)
             except Exception as error:  # noqa: BLE001  told once; what was shown stays
@@ -223,8 +229,9 @@ class Bridge:
                 if broke.text != said:
                     self._inbox.put(broke)
                 said, rest_until = broke.text, time.monotonic() + SLOW_S
-        if service is not None:
-            service.close()
+        for one in (reader, service):
+            if one is not None:
+                one.close()
 
     def _wishes(self) -> list[tuple[Call, Then]]:
         with self._curious:

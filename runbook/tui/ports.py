@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from state.model import Event
 
 
-class ServicePort(Protocol):
-    """One open workspace, used by the thread that opened it and by no other."""
+class ReaderPort(Protocol):
+    """One open workspace, only looked at: what the first screen needs, and quick to load."""
 
     workspace: Workspace
 
@@ -29,6 +29,13 @@ class ServicePort(Protocol):
 
     def changed(self) -> bool:
         """Whether somebody wrote since the last call."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+
+
+class ServicePort(ReaderPort, Protocol):
+    """One open workspace, used by the thread that opened it and by no other."""
 
     def run(
         self,
@@ -90,9 +97,8 @@ class ServicePort(Protocol):
     def plan_task(self, task: str) -> Sequence[str]:
         """What a task will do, in lines."""
 
-    def close(self) -> None:
-        """Let go of the database."""
-
 
 Opener = Callable[[], ServicePort]
 """Opens the workspace anew: each thread has its own connection."""
+ReaderOpener = Callable[[], ReaderPort]
+"""The same for looking alone."""

@@ -129,10 +129,9 @@ class PlaceScreen(Screen[None]):
         yield self.keys
 
     def on_mount(self) -> None:
-        """Draw from the view the app holds already."""
+        """Drawn once its size is known, which is at once."""
         self.ready = True
-        self.draw()
-        self.opened()
+        self.call_after_refresh(self.opened)
 
     def on_screen_resume(self) -> None:
         """Something may have happened while it was hidden."""
