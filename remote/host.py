@@ -120,6 +120,7 @@ class Host:
             "offset_s": round(facts["unix_time"] - (earliest + after) / 2, 3),
             "error_s": round((after - earliest) / 2, 3),
         }
+        facts["reached"] = getattr(self.transport, "way", "")
         return facts
 
     def radar(self, paths: Sequence[str]) -> list[dict[str, Any]]:

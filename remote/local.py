@@ -39,6 +39,7 @@ class LocalTransport:
 
     label = "local"
     host_key = ""
+    way = ""
 
     def __init__(self) -> None:
         if sys.platform != "linux":

@@ -72,6 +72,15 @@ class SshTransport:
     def host_key(self) -> str:
         return self._shown_key or self.target.host_key or ""
 
+    @property
+    def way(self) -> str:
+        """What OpenSSH's configuration made of the address, for whoever takes over."""
+        if self.route is None:
+            return ""
+        route = self.route
+        jumps = f" through {', '.join(route.jumps)}" if route.jumps else ""
+        return f"{route.user}@{route.host} port {route.port}{jumps} (by {route.source})"
+
     def bulk(self) -> SshTransport:
         """A second connection, so that no poll waits behind a transfer. Closed with this one."""
         if self._bulk is None:

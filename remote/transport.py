@@ -23,6 +23,11 @@ class Transport(Protocol):
         """The key that the host proved to have, "" for this machine."""
         ...
 
+    @property
+    def way(self) -> str:
+        """How the host was reached, resolved; "" before the first command, and for this machine."""
+        ...
+
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
         """Run a command to its end.
 

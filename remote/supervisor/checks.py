@@ -15,6 +15,7 @@ from remote.supervisor.checks_http import check_http, check_http_generate, check
 from remote.supervisor.children import in_child
 from remote.supervisor.facts import listening_sockets
 from remote.supervisor.files import free_bytes
+from remote.supervisor.gpus import gpus
 from remote.supervisor.verdicts import SHOWN, Verdict, dotted, verdict
 
 if TYPE_CHECKING:
@@ -215,6 +216,19 @@ def check_free_space(args: JSON) -> Verdict:
     return verdict(free >= need, path=path, free_bytes=free, need_bytes=need)
 
 
+def check_gpu_free(args: JSON) -> Verdict:
+    """No process holds more than a little memory of these GPUs."""
+    wanted, most = {int(index) for index in args["gpus"]}, int(args.get("max_bytes", 1 << 30))
+    found = {gpu["index"]: gpu for gpu in gpus()}
+    if not wanted <= set(found):
+        return verdict(False, found="no such GPU", gpus=sorted(wanted - set(found)))
+    users = [
+        dict(user, gpu=index) for index in sorted(wanted) for user in found[index]["processes"]
+    ]
+    used = {str(index): found[index]["used_bytes"] for index in sorted(wanted)}
+    return verdict(all((size or 0) <= most for size in used.values()), used=used, users=users)
+
+
 def check_process_alive(args: JSON) -> Verdict:
     alive = args.get("_alive")
     if not alive:
@@ -228,5 +242,5 @@ CHECKS: dict[str, Callable[[JSON], Verdict]] = {
     "http": check_http, "http_generate": check_http_generate, "http_identity": check_http_identity,
     "json_metric": check_json_metric, "rows_at_least": check_rows_at_least,
     "python_imports": check_python_imports, "free_space": check_free_space,
-    "process_alive": check_process_alive,
+    "process_alive": check_process_alive, "gpu_free": check_gpu_free,
 }  # fmt: skip

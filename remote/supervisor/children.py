@@ -33,24 +33,33 @@ def in_child(work: Callable[[], Any], limit_s: float, *, kill: bool = True) -> t
             code = 0
         finally:
             os._exit(code)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # on both sides: whoever comes first
     os.close(theirs)
-    data, deadline = b"", time.monotonic() + limit_s
+    data, came = b"", False
     try:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([ours], [], [], left)[0]:
-                with contextlib.suppress(OSError):
-                    if kill:
-                        os.killpg(pid, signal.SIGKILL)
-                return False, f"no answer in {limit_s:.1f} s"
-            piece = os.read(ours, 1 << 16)
-            if not piece:
-                break
-            data += piece
+        came, data = _read_until_end(ours, time.monotonic() + limit_s)
     finally:
         os.close(ours)
+        if not came and kill:  # also when our own limit ends us in the middle
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
         # One that hangs in the kernel cannot be reaped now: leave it to init, do not wait.
-        os.waitpid(pid, 0 if data else os.WNOHANG)
+        os.waitpid(pid, 0 if came else os.WNOHANG)
+    if not came:
+        return False, f"no answer in {limit_s:.1f} s"
     if not data:
         return False, "the child that looked died"
     return True, json.loads(data.decode())
+
+
+def _read_until_end(fd: int, deadline: float) -> tuple[bool, bytes]:
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([fd], [], [], left)[0]:
+            return False, data
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return True, data
+        data += piece

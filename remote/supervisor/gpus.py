@@ -63,7 +63,8 @@ def gpus() -> list[JSON]:
 
 def gpu_users(limit_s: float = 20) -> list[JSON]:
     """Every process that holds memory of a GPU. In a container the numbers may be the host's."""
-    index = {uuid: int(number) for number, uuid in rows("gpu", "index,uuid", limit_s)}
+    numbers = rows("gpu", "index,uuid", limit_s)
+    index = {uuid: int(number) for number, uuid in numbers if number.isdigit()}
     return [
         {"pid": int(pid), "gpu": index.get(uuid), "bytes": mebibytes(used), "command": name[:200]}
         for pid, uuid, used, name in rows(

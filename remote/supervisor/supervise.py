@@ -28,7 +28,7 @@ from remote.supervisor.processes import (
     job_processes,
     send_group,
 )
-from remote.supervisor.resources import release
+from remote.supervisor.resources import release, touch
 
 if TYPE_CHECKING:
     from remote.supervisor.base import JSON
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 LEFTOVER_GRACE_S = 5.0
 
 BEAT_S = 1.0
+
+TOUCH_BEATS = 3600
 
 LOOK_BEATS = 15  # how often what the job holds is noted, for the case that it dies at once
 
@@ -208,8 +210,15 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 os.pwrite(self.beat_fd, b"%020d\n" % self.beats, 0)
             self.bounds.keep()
+            if self.beats % TOUCH_BEATS == 0:
+                touch(self.held)
             if self.beats % LOOK_BEATS == 0 or self.beats in (1, 3, 8):
-                self.holdings.look(self._own_processes())
+                self._look()
+
+    def _look(self) -> None:
+        """Note what the job holds. It must not take us down: who ends the payload then?"""
+        with contextlib.suppress(OSError, ValueError):
+            self.holdings.look(self._own_processes())
 
     def _ask(self) -> None:
         """Is there a reason to end the payload? Requests count from the owner of the task only."""
@@ -252,8 +261,8 @@ class Supervisor:
     def _finish(self) -> None:
         survivors: list[JSON] = []
         evidence: JSON = {}
-        self.holdings.look(self._own_processes())
         if self.cause:
+            self._look()
             send_group(self.payload, signal.SIGTERM)
             survivors = end_all(self._own_processes, self.grace, self._tick)
             self._tick()
@@ -264,6 +273,7 @@ class Supervisor:
             code, number = split_status(self.wait_status)
             with contextlib.suppress(OSError):
                 self.record.draft(self._result("", code, number, "before the sweep", {}))
+            self._look()
             left = self._own_processes()
             if left:
                 evidence["leftovers"] = [describe(pid) for pid in left][:20]

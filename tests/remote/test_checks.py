@@ -6,12 +6,16 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+
+from tests.support.deadline import wait_for
 
 
 class Model(BaseHTTPRequestHandler):
@@ -199,3 +203,29 @@ def test_facts_are_plain_and_complete(bench):
     assert {"/"} <= {mount["path"] for mount in facts["mounts"]}
     assert facts["limits"]["open_files"][0] > 0
     assert isinstance(facts["gpus"], list)
+
+
+def test_a_request_past_its_limit_takes_its_commands_with_it(bench, tmp_path):
+    """The client may be long gone: the limit is the host's own."""
+    bench.host.identity()
+    [program] = (bench.root / "w" / "bin").glob("*.pyz")
+    check = {"command": {"argv": ["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 300"]}}
+    request = {
+        "begin": "<", "end": ">", "root": str(bench.root), "workspace": "w", "limit_s": 2,
+        "checks": [check], "budget_s": 250,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(program), "checks"],
+        input=json.dumps(request).encode(), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert b"ran past its limit" in done.stderr
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: not is_live(pid), what="the command to be gone")
+
+
+def is_live(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

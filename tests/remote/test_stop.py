@@ -105,6 +105,18 @@ def test_facts_tell_who_uses_a_gpu_and_how_gpus_are_connected(bench, smi, smi_us
     assert facts["cuda"]["driver"] == "12.9"
 
 
+def test_a_gpu_that_somebody_uses_is_not_free(bench, smi, smi_users):
+    smi_users.write_text(f"{os.getpid()} 500 99999\n")
+    host = bench.make_host(nvidia_smi=str(smi))
+    free, busy, absent = host.check(
+        [{"gpu_free": {"gpus": [0]}}, {"gpu_free": {"gpus": [0], "max_bytes": 1 << 20}},
+         {"gpu_free": {"gpus": [0, 7]}}]
+    )  # fmt: skip
+    assert [one.verdict for one in (free, busy, absent)] == ["pass", "fail", "fail"]
+    assert busy.evidence["users"][0]["pid"] == os.getpid()
+    assert absent.evidence["gpus"] == [7]
+
+
 SEGMENT = """
     import mmap, os, sys, time
     for name in sys.argv[1:]:
