@@ -112,7 +112,9 @@ class World:
         if snapshot.host(role).unreachable_since is None:
             with self.store.write(lease=self.lease) as tx:
                 tx.set_unreachable(role, True)
-            self.emit(Problem(text=str(error), hint="Its jobs go on; they are looked at again."))
+            wait = self.hosts.next_try_s(role)
+            hint = f"Its jobs go on; it is asked again in {wait:.0f} s, and then ever more rarely."
+            self.emit(Problem(text=str(error), hint=hint))
 
     def reachable(self, snapshot: Snapshot, role: str) -> None:
         """The host answered."""

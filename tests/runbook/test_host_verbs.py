@@ -127,8 +127,8 @@ def test_a_new_key_stops_everything_until_a_person_takes_it(folder: Path, sshd: 
     assert cli(folder, "host", "probe", "box").returncode == 0
 
 
-def at_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:
-    """Runs a verb in a terminal of its own, where somebody types."""
+def at_terminal(folder: Path, typed: str, *words: str, asks: bytes = b"Type `") -> tuple[int, str]:
+    """Runs a verb in a terminal of its own, where somebody types what it asks for."""
     terminal, inside = pty.openpty()
     child = subprocess.Popen(
         command(folder, *words), stdin=inside, stdout=inside, stderr=inside,
@@ -137,7 +137,7 @@ def at_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:
     os.close(inside)
     said = b""
     try:
-        while b"Type `" not in said:
+        while asks not in said:
             said += os.read(terminal, 4096)
         os.write(terminal, typed.encode() + b"\n")
         while piece := os.read(terminal, 4096):
@@ -155,6 +155,19 @@ def test_at_a_terminal_the_role_is_typed(folder: Path, sshd: Sshd) -> None:
     code, said = at_terminal(folder, "box", "host", "repin", "box")
     assert code == 0, said
     assert f"known by {new}" in said
+
+
+def test_a_passphrase_is_asked_at_the_terminal_only(folder: Path, sshd: Sshd) -> None:
+    key = str(sshd.folder / "client_key")
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", key], check=True)
+    nobody = cli(folder, "host", "probe", "box")
+    assert nobody.returncode == Exit.NEEDS_AUTH
+    assert "client_key: needs its passphrase" in nobody.stderr
+    assert "ssh-add" in nobody.stderr
+    code, said = at_terminal(folder, "secret", "host", "probe", "box", asks=b"client_key: ")
+    assert code == 0, said
+    assert f"{sshd.user}@127.0.0.1 port {sshd.port} (by ssh -G)" in said
+    assert "secret" not in said
 
 
 def test_a_forgotten_machine_is_bound_no_more(folder: Path) -> None:
