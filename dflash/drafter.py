@@ -21,7 +21,7 @@ from dflash.attention import Attention, Layout, _sdpa, visible
 from dflash.config import DrafterConfig
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, write_aside, write_json
-from dflash.fused_layer import Frame, fused_works, run_layer, run_norm
+from dflash.fused_layer import Frame, fused_works, lay_side_by_side, run_layer, run_norm
 from dflash.spans import spans_by_layer
 
 if TYPE_CHECKING:
@@ -235,6 +235,7 @@ class Drafter(nn.Module):
         c = run_norm(self.fc(states[0].to(self.dtype)), None, self.hidden_norm.weight, eps)
         x, delta = block_embeds[0].to(self.dtype), None
         for i, layer in enumerate(self.layers):
+            lay_side_by_side(layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight)
             frame = Frame(
                 block_rope=block_rope,
                 context_rope=context_rope,

@@ -60,7 +60,7 @@ class Frame:
 def run_layer(
     layer: Layer, x: Tensor, delta: Tensor | None, c: Tensor, frame: Frame
 ) -> tuple[Tensor, Tensor]:
-    """x (+ delta) [Q,H] and context [S,H] -> residual stream and what is still to be added to it."""
+    """x (+ delta) [Q,H] and context [S,H] -> residual stream and what must be added to it."""
     a, m = layer.self_attn, layer.mlp
     out: tuple[Tensor, Tensor] = _LayerStep.apply(
         x, delta, c, frame, layer.input_layernorm.weight, a.q_proj.weight, a.k_proj.weight,
@@ -98,6 +98,30 @@ class _Distinct:
         return torch.cat([by_block[:, 0], rest[None].to(dy.dtype)])
 
 
+def _of(x: Tensor, rows: Tensor | None) -> Tensor:
+    return x if rows is None else x.index_select(0, rows)
+
+
+def lay_side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> None:
+    """Move two matrices that read the same input into one piece of memory, where they own theirs.
+
+    One product then does for both, forward and backward; parameters and their names stay as they
+    are.
+    """
+    own = all(p.untyped_storage().nbytes() == p.nbytes for p in (first, second))
+    if own and not first.is_meta:
+        whole = torch.cat([first.detach(), second.detach()])
+        first.data, second.data = whole[: len(first)], whole[len(first) :]
+
+
+def side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    """Both as one matrix: a view where they lie together, else a copy."""
+    same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    if same and second.storage_offset() == first.storage_offset() + first.numel():
+        return first.as_strided((len(first) + len(second), first.shape[1]), first.stride())
+    return torch.cat([first, second])
+
+
 def _at(rope: Rope, rows: Tensor | None) -> tuple[Tensor, Tensor]:
     return (rope.cos, rope.sin) if rows is None else (rope.cos[rows], rope.sin[rows])
 
@@ -125,7 +149,7 @@ class _LayerStep(torch.autograd.Function):
         distinct = _Distinct(x, frame.repeated) if frame.repeated else None
         source = x if distinct is None else distinct.of(x)
         x1, y = ops.rms_norm(source, w_in, eps, delta)
-        q, k, v = (y if rows is None else y[rows]) @ wq.t(), y @ wk.t(), y @ wv.t()
+        q, k, v = _of(y, rows) @ wq.t(), y @ wk.t(), y @ wv.t()
         del y
         if distinct is not None:
             q, k, v = distinct.spread(q), distinct.spread(k), distinct.spread(v)
@@ -134,14 +158,13 @@ class _LayerStep(torch.autograd.Function):
         out, lse = ops.attend(rq, rck, cv, rk, v, frame.spans, frame.head_dim)
         del rq, rk, rck
         stream = x1 if distinct is None else x
-        stream = stream if rows is None else stream[rows]
-        x2, y2 = ops.rms_norm(stream, w_post, eps, out @ wo.t())
-        gate, up = y2 @ wg.t(), y2 @ wu.t()
+        x2, y2 = ops.rms_norm(_of(stream, rows), w_post, eps, out @ wo.t())
+        both = y2 @ side_by_side(wg, wu).t()
         del y2
-        m = ops.swiglu(gate, up) @ wd.t()
+        m = ops.swiglu(both) @ wd.t()
         ctx.frame, ctx.distinct, ctx.delta = frame, distinct, delta is not None
         ctx.spent = False
-        ctx.save_for_backward(x1, c, q, k, v, ck, cv, out, lse, x2, gate, up,
+        ctx.save_for_backward(x1, c, q, k, v, ck, cv, out, lse, x2, both,
                               w_in, wq, wk, wv, wo, nq, nk, w_post, wg, wu, wd)  # fmt: skip
         return x2, m
 
@@ -155,19 +178,18 @@ class _LayerStep(torch.autograd.Function):
             )
         ctx.spent = True
         frame, distinct, rows = ctx.frame, ctx.distinct, ctx.frame.rows
-        (x1, c, q, k, v, ck, cv, out, lse, x2, gate, up,
+        (x1, c, q, k, v, ck, cv, out, lse, x2, both,
          w_in, wq, wk, wv, wo, nq, nk, w_post, wg, wu, wd) = ctx.saved_tensors  # fmt: skip
         ops, eps = ops_for(x1), frame.eps
         dx2, dm = dx2.contiguous(), dm.contiguous()
         # MLP
-        dgate, dup, h = ops.swiglu_backward_(dm @ wd, gate, up)
+        both, h = ops.swiglu_backward_(dm @ wd, both)
         dwd = dm.t() @ h
         del h
-        dy2 = dgate @ wg
-        dy2.addmm_(dup, wu)
+        dy2 = both @ side_by_side(wg, wu)
         dx2, dw_post, y2 = ops.rms_norm_backward(dy2, x2, w_post, eps, dx2)
-        dwg, dwu = dgate.t() @ y2, dup.t() @ y2
-        del y2, dy2, dgate, dup
+        dwg, dwu = (both.t() @ y2).chunk(2)
+        del y2, dy2, both
         # attention
         dwo = dx2.t() @ out
         rq, rk, rck = _rotated(ops, q, k, ck, nq, nk, frame)
@@ -189,13 +211,12 @@ class _LayerStep(torch.autograd.Function):
         if rows is None:
             dy.addmm_(dq, wq)
         else:
-            dy[rows] += dq @ wq
-            residual = torch.zeros_like(dy)
-            residual[rows] = dx2
+            dy.index_copy_(0, rows, _of(dy, rows).addmm_(dq, wq))
+            residual = torch.zeros_like(dy).index_copy_(0, rows, dx2)
         if distinct is not None:
             residual = None  # the input is frozen
         dx1, dw_in, y = ops.rms_norm_backward(dy, x1, w_in, eps, residual)
-        dwq = dq.t() @ (y if rows is None else y[rows])
+        dwq = dq.t() @ _of(y, rows)
         dwk, dwv = dk.t() @ y, dv.t() @ y
         dwk.addmm_(dck.t(), c)
         dwv.addmm_(dcv.t(), c)

@@ -1,4 +1,4 @@
-"""What the Triton kernels compute, in plain torch: the CPU's path, and what they are tested against.
+"""What the Triton kernels compute, in plain torch: the path of CPUs, and the kernels' yardstick.
 
 Signatures are those of `dflash.kernels`. Gradients come from autograd here, so that a kernel's
 derivative and the text it was written from cannot share a mistake.
@@ -84,7 +84,9 @@ def delta_rule(
     padded = functional.pad(mixed.transpose(1, 2), (conv.shape[-1] - 1, 0))
     weight = conv.reshape(conv.shape[0], 1, -1)
     mixed = functional.silu(functional.conv1d(padded, weight, groups=len(conv))).transpose(1, 2)
-    q, k, v = (t.unflatten(-1, (-1, key_width)).float() for t in mixed.split([keys, keys, values], -1))
+    q, k, v = (
+        t.unflatten(-1, (-1, key_width)).float() for t in mixed.split([keys, keys, values], -1)
+    )
     group = value_heads // key_heads
     q, k = (t * torch.rsqrt(t.square().sum(-1, keepdim=True) + 1e-6) for t in (q, k))
     q, k = (t.repeat_interleave(group, 2) for t in (q * key_width**-0.5, k))
@@ -101,16 +103,20 @@ def delta_rule(
     return torch.stack(made, 1).flatten(0, 1).to(raw.dtype)
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+def swiglu(both: Tensor) -> Tensor:
+    gate, up = both.chunk(2, dim=-1)
     return functional.silu(gate) * up
 
 
 @torch.enable_grad()
-def swiglu_backward_(dh: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    gate, up = gate.detach().requires_grad_(), up.detach().requires_grad_()
-    h = swiglu(gate, up)
-    dgate, dup = torch.autograd.grad(h, (gate, up), dh)
-    return dgate, dup, h.detach()
+def swiglu_backward_(dh: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
+    both = both.detach().requires_grad_()
+    h = swiglu(both)
+    return torch.autograd.grad(h, both, dh)[0], h.detach()
+
+
+def gate_heads(x: Tensor, gate: Tensor) -> Tensor:
+    return (x.transpose(1, 2) * torch.sigmoid(gate)).flatten(2).flatten(0, 1)
 
 
 def _scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:

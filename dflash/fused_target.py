@@ -128,8 +128,8 @@ class FusedTarget:
         return made
 
     def _mlp(self, mlp: Any, y: Tensor) -> Tensor:
-        gate, up = (y @ mlp.gate_up.t()).chunk(2, dim=-1)
-        return ops_for(y).swiglu(gate, up) @ mlp.down_proj.weight.t()
+        made: Tensor = ops_for(y).swiglu(y @ mlp.gate_up.t()) @ mlp.down_proj.weight.t()
+        return made
 
     def _mixer(self, layer: Any, y: Tensor, place: _Place) -> Tensor:
         mixer = getattr(layer, "linear_attn", None)
@@ -176,9 +176,8 @@ class FusedTarget:
         out = functional.scaled_dot_product_attention(
             q, k, values.transpose(1, 2), is_causal=True, scale=attention.scaling, enable_gqa=True
         )
-        out = out.transpose(1, 2) * torch.sigmoid(queries[..., 1, :])
-        made: Tensor = attention.o_proj(out.flatten(2))
-        return made.flatten(0, 1)
+        made: Tensor = attention.o_proj(ops.gate_heads(out, queries[..., 1, :]))
+        return made
 
 
 def join(module: Any, name: str, parts: Sequence[str]) -> None:

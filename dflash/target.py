@@ -89,7 +89,8 @@ class TargetTaps:
             )
         self._head: Any = model.get_output_embeddings()
         self._embedding: Any = self.decoder.embed_tokens
-        self._fast: FusedTarget | bool | None = None
+        self._fast: FusedTarget | None = None
+        self._asked = False
 
     @property
     def device(self) -> torch.device:
@@ -144,12 +145,12 @@ class TargetTaps:
 
     def _fast_forward(self, input_ids: Tensor) -> FusedTarget | None:
         """Our own forward of a known architecture, once it has shown the model's own taps."""
-        if self._fast is None:
-            self._fast = False
+        if not self._asked:
+            self._asked = True
             if known(self.decoder):
                 fast = FusedTarget(self.decoder, self.layer_ids)
-                self._fast = fast if self._shows(fast, input_ids[:1, :CHECK_TOKENS]) else False
-        return self._fast or None
+                self._fast = fast if self._shows(fast, input_ids[:1, :CHECK_TOKENS]) else None
+        return self._fast
 
     def _shows(self, fast: FusedTarget, ids: Tensor) -> bool:
         every = range(max(self.layer_ids) + 1)

@@ -102,6 +102,36 @@ def _part(
     tl.store(out, made.to(kind), mask=inside)
 
 
+@triton.jit
+def _gate(
+    x, gate, y, length, stride_token, stride_head, stride_row,
+    HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head, at = tl.arange(0, PADDED)[:, None], tl.arange(0, D)[None]
+    inside = head < HEADS
+    row, step = token // length, token % length
+    own = tl.load(x + row * stride_row + head * length * D + step * D + at, mask=inside, other=0.0)
+    z = tl.load(gate + token * stride_token + head * stride_head + at, mask=inside, other=0.0)
+    kind = y.dtype.element_ty
+    open_ = tl.sigmoid(z.to(tl.float32)).to(kind).to(tl.float32)
+    made = (own.to(tl.float32) * open_).to(kind)
+    tl.store(y + (token * HEADS + head) * D + at, made, mask=inside)
+
+
+def gate_heads(x: Tensor, gate: Tensor) -> Tensor:
+    """x [R,h,S,d], gate [R,S,h,d] with any strides -> x * sigmoid(gate) as [R*S,h*d]."""
+    rows, heads, length, width = x.shape
+    x = x.contiguous()
+    y = torch.empty(rows * length, heads * width, dtype=x.dtype, device=x.device)
+    grid: Any = (rows * length,)
+    _gate[grid](
+        x, gate, y, length, gate.stride(1), gate.stride(2), heads * length * width,
+        HEADS=heads, PADDED=triton.next_power_of_2(heads), D=width, num_warps=4,
+    )  # fmt: skip
+    return y
+
+
 def rotate_part(
     x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, *, plus_one: bool
 ) -> Tensor:

@@ -112,7 +112,7 @@ def attention(anchors: int, *, tiles: bool) -> None:
 
 def pointwise(rows: int) -> None:
     x, dy, w = random(rows, 5120), random(rows, 5120), random(5120)
-    gate, up, dh = random(rows, 17408), random(rows, 17408), random(rows, 17408)
+    both, dh = random(rows, 2 * 17408), random(rows, 17408)
     q, n, table = random(rows, 4096), random(128), random(rows, 128)
     labels = torch.randint(0, 248320, (3840,), device="cuda")
     logits = random(3840, 248320)
@@ -122,8 +122,8 @@ def pointwise(rows: int) -> None:
         ("rotate", lambda: kernels.rotate_heads(q, n, table, table, 1e-6), 2 * q.nbytes),
         ("rotate backward", lambda: kernels.rotate_heads_backward(q, q, n, table, table, 1e-6),
          3 * q.nbytes),
-        ("swiglu", lambda: kernels.swiglu(gate, up), 3 * gate.nbytes),
-        ("swiglu backward", lambda: kernels.swiglu_backward_(dh, gate, up), 6 * gate.nbytes),
+        ("swiglu", lambda: kernels.swiglu(both), 3 * dh.nbytes),
+        ("swiglu backward", lambda: kernels.swiglu_backward_(dh, both), 6 * dh.nbytes),
         ("cross entropy", lambda: kernels.cross_entropy_(
             logits, labels, scale=1.0, cap=0.0, gradient=True), 3 * logits.nbytes),
     ):  # fmt: skip
@@ -165,12 +165,38 @@ def tile_sweep(rows: int) -> None:
     )  # fmt: skip
 
 
+def delta_sweep() -> None:
+    """The delta rule of one layer of the target, 4 rows of 2,048 tokens."""
+    from dflash.kernels.delta_rule import RECUR, SOLVE
+
+    raw, conv = random(4 * LENGTH, 16480), random(10240, 4)
+    a_log, bias = random(48), random(48)
+
+    def call() -> torch.Tensor:
+        return kernels.delta_rule(
+            raw, conv, a_log, bias, rows=4, key_heads=16, value_heads=48, key_width=128,
+            value_width=128,
+        )  # fmt: skip
+
+    tried("delta rule", SOLVE, [
+        {"num_warps": w} for w in (2, 4, 8)
+    ], call)  # fmt: skip
+    tried("delta rule", RECUR, [
+        {"BV": b, "num_warps": w, "num_stages": n}
+        for b, w, n in ((64, 4, 2), (64, 4, 3), (32, 4, 2), (128, 8, 2), (64, 8, 2), (32, 2, 3))
+    ], call)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--anchors", type=int, nargs="+", default=[512])
     parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--delta", action="store_true", help="only the delta rule's settings")
     args = parser.parse_args()
     print(machine(), flush=True)
+    if args.delta:
+        delta_sweep()
+        return
     for anchors in args.anchors:
         attention(anchors, tiles=args.tiles)
     rows = 4 * args.anchors[0] * BLOCK
