@@ -196,6 +196,9 @@ class Batches:
 
     def _documents(self, number: int) -> tuple[int, tuple[int, ...]]:
         """Epoch and document numbers of a micro-batch."""
+        if self.batch_docs is not None:
+            epoch, place = divmod(number, self.epoch_size(0))
+            return epoch, self._order(epoch)[place]
         epoch, place = 0, number
         while place >= self.epoch_size(epoch):
             place -= self.epoch_size(epoch)

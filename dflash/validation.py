@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dflash.target_weights import TargetEnds
     from dflash.train_config import TrainConfig
 
-MOST_ANCHORS = 64
+MOST_ANCHORS = 32
 """Blocks of a held-out document: the mean over documents settles long before that many."""
 LONGEST_PROMPT = 1024
 IDS_TAG, STATES_TAG = 11, 12

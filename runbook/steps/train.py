@@ -12,7 +12,7 @@ from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 # Every argument is the flag of the same name; these are not flags.
-_OURS = frozenset({"venv", "threads", "grace", "extra", "colocated", "taps"})
+_OURS = frozenset({"venv", "threads", "grace", "extra", "taps"})
 
 
 class TrainArgs(DflashArgs):
@@ -21,6 +21,9 @@ class TrainArgs(DflashArgs):
     target: Annotated[str, Field(description="The target's folder.")]
     data: Annotated[str, Field(description="Tokenized set.")]
     out: Annotated[str, Field(description="Folder of checkpoints.")]
+    recipe: Annotated[
+        str | None, Field(description="Options to start from: paper, seed, wsd, or a file there.")
+    ] = None
     steps: Annotated[int | None, Field(ge=1, description="Optimiser steps.")] = None
     tokens: Annotated[int | None, Field(ge=1, description="Or stop after so many tokens.")] = None
     minutes: Annotated[float | None, Field(gt=0, description="Or after so much time.")] = None
@@ -30,12 +33,24 @@ class TrainArgs(DflashArgs):
     num_taps: Annotated[int | None, Field(ge=1, description="Or so many, spread evenly.")] = None
     anchors_per_doc: Annotated[int | None, Field(ge=1, description="Blocks per document.")] = None
     max_length: Annotated[int | None, Field(ge=1, description="Longer documents are cut.")] = None
-    batch_docs: Annotated[int | None, Field(ge=1, description="Documents per micro-batch.")] = None
+    batch_tokens: Annotated[
+        int | None, Field(ge=1, description="Tokens per micro-batch, filled by packing.")
+    ] = None
+    batch_blocks: Annotated[
+        int | None, Field(ge=1, description="Blocks per micro-batch: bounds the drafter's memory.")
+    ] = None
+    batch_docs: Annotated[
+        int | None, Field(ge=1, description="Or so many documents per micro-batch.")
+    ] = None
     micro_batches: Annotated[int | None, Field(ge=1, description="Micro-batches per step.")] = None
     head_sample: Annotated[
         int | None,
         Field(ge=0, description="Tokens that the loss sees; 0 is all. For CPUs."),
     ] = None
+    schedule: Annotated[
+        Literal["wsd", "cosine", "constant"] | None, Field(description="Of the learning rate.")
+    ] = None
+    loss: Annotated[Literal["ce", "dpace"] | None, Field(description="Over slots.")] = None
     lr: Annotated[float | None, Field(gt=0, description="Peak learning rate.")] = None
     init: Annotated[
         Literal["taps", "target", "random"] | None, Field(description="Initial weights.")
@@ -43,12 +58,27 @@ class TrainArgs(DflashArgs):
     targets: Annotated[int | None, Field(ge=1, description="Ranks of the frozen target.")] = None
     drafters: Annotated[int | None, Field(ge=1, description="Ranks of the drafter.")] = None
     colocated: Annotated[bool, Field(description="Target and drafter share each device.")] = False
+    calibrate: Annotated[
+        bool, Field(description="Measure for some seconds and choose the split by that.")
+    ] = False
+    devices: Annotated[
+        int | None, Field(ge=1, description="GPUs that a calibration divides; else all.")
+    ] = None
+    shard_optimizer: Annotated[
+        bool, Field(description="Each drafter rank keeps its part of the optimiser only.")
+    ] = False
     backend: Annotated[Literal["gloo", "nccl"] | None, Field(description="Transport.")] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"] | None, Field(description="Compute type.")
     ] = None
     seed: Annotated[int | None, Field(description="Seed of everything random.")] = None
     save_every: Annotated[int | None, Field(ge=1, description="Steps between checkpoints.")] = None
+    eval_docs: Annotated[
+        int | None, Field(ge=0, description="Held-out documents evaluated at each checkpoint.")
+    ] = None
+    upload: Annotated[
+        str | None, Field(description="s3://BUCKET/PREFIX for checkpoints, in the background.")
+    ] = None
     extra: Annotated[tuple[str, ...], Field(description="Further flags, as they are.")] = ()
     grace: Annotated[
         Seconds, Field(description="From TERM to KILL: time to finish a step and save.")
@@ -64,12 +94,13 @@ class Train(Step[TrainArgs]):
     def plan(self, args: TrainArgs, ctx: StepContext) -> StepPlan:
         words = ["train"]
         for name in TrainArgs.model_fields:
-            if name not in _OURS:
-                words += flag("--" + name.replace("_", "-"), getattr(args, name))
+            value, word = getattr(args, name), "--" + name.replace("_", "-")
+            if isinstance(value, bool):
+                words += [word] if value else []
+            elif name not in _OURS:
+                words += flag(word, value)
         if args.taps:
             words += ["--taps", ",".join(map(str, args.taps))]
-        if args.colocated:
-            words.append("--colocated")
         job = dflash_job(args, ctx, (*words, *args.extra), grace_s=args.grace)
         return StepPlan(
             summary=told(job, ctx),
