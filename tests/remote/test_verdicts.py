@@ -108,7 +108,7 @@ def test_a_survivor_of_a_finished_job_keeps_the_fence(bench):
     assert bench.launch("a2", "true", generation=2).state in ("running", "exited")
 
 
-@pytest.mark.parametrize("jump", [-3600, 3600, 10 * 365 * 86400])
+@pytest.mark.parametrize("jump", [-3600, 10 * 365 * 86400])
 def test_a_clock_that_jumps_changes_nothing(bench, jump):
     bench.launch("a1", "sleep 300", time_limit_s=600)
     bench.launch("b1", "exit 4", task="other")
