@@ -14,7 +14,7 @@ import secrets as random_source
 import time
 from typing import TYPE_CHECKING, Any
 
-from remote import transfer
+from remote import transfer, transfer_pull, transfer_push
 from remote.archive import archive
 from remote.errors import (
     CommandFailed,
@@ -326,7 +326,7 @@ class Host:
             NoRoom: the space there, less the headroom, is short.
             Unreachable: no block arrived for `patience_s`. What arrived is kept.
         """
-        return transfer.push(
+        return transfer_push.push(
             self, local, remote, progress=progress, headroom=headroom, patience_s=patience_s
         )
 
@@ -340,7 +340,7 @@ class Host:
         patience_s: float = transfer.PATIENCE_S,
     ) -> transfer.Report:
         """Fetch a file or a tree from the host, as `push` sends one."""
-        return transfer.pull(
+        return transfer_pull.pull(
             self, remote, local, progress=progress, headroom=headroom, patience_s=patience_s
         )
 

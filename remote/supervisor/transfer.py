@@ -44,12 +44,21 @@ def base_of(request: JSON) -> str:
 
 def partial(path: str) -> str:
     folder, name = os.path.split(path)
-    return os.path.join(folder, ".%s.partial" % name[:240])
+    if len(os.fsencode(name)) > 240:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return os.path.join(folder, f".{name}.partial")
 
 
 def stamp(info: os.stat_result) -> str:
     """Changes when the content may have changed."""
     return "%d:%d:%d:%d" % (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+
+def _stamp_of(path: str) -> str:
+    try:
+        return stamp(os.lstat(path))
+    except OSError:
+        return ""
 
 
 # --- looking ---
@@ -238,6 +247,8 @@ def verb_put_close(request: JSON, workspace: str) -> JSON:
         source = partial(path)
         if one["size"] == 0:
             os.close(os.open(source, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        elif not os.path.exists(source) and _stamp_of(path) == one["stamp"]:
+            continue  # it has its name: this request came before, and its answer was lost
         fd = os.open(source, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if one["size"] and stamp(os.fstat(fd)) != one["stamp"]:

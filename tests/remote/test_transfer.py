@@ -28,6 +28,7 @@ class Flaky(LocalTransport):
         self.cuts = cuts
         self.cut = 0
         self.dead = False
+        self.lost: list[str] = []
         self.random = random.Random(SEED)
 
     def run(self, argv, *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
@@ -41,7 +42,11 @@ class Flaky(LocalTransport):
             # The host acts on what arrived: all of it, or half of a block.
             super().run(argv, input=head + line + raw[:half], timeout=timeout)
             raise Unreachable("cut")
-        return super().run(argv, input=input, timeout=timeout)
+        result = super().run(argv, input=input, timeout=timeout)
+        if argv[-1] in self.lost:
+            self.lost.remove(argv[-1])
+            raise Unreachable("the answer was lost")
+        return result
 
     def bulk(self):
         return self
@@ -107,6 +112,19 @@ def test_a_given_up_transfer_goes_on_where_it_was(flaky, tmp_path):
     flaky.flaky.dead = False
     assert flaky.push(source, str(target)).sent <= 20 << 20
     assert sha256(target) == sha256(source)
+
+
+def test_every_request_may_be_repeated(flaky, tmp_path):
+    source, target = noise(tmp_path / "here", BLOCK + 7), tmp_path / "there"
+    flaky.flaky.lost = ["put_open", "put", "hashes", "put_close", "put_close"]
+    assert flaky.push(source, str(target)).cuts == 5
+    assert sha256(target) == sha256(source)
+    flaky.flaky.lost = ["list", "get", "hashes"]
+    flaky.pull(str(target), tmp_path / "back")
+    assert sha256(tmp_path / "back") == sha256(source)
+    name = "x" * 250
+    flaky.push(source, str(tmp_path / name))
+    assert sha256(tmp_path / name) == sha256(source)
 
 
 def test_a_wrong_byte_in_a_part_is_found_and_sent_again(flaky, tmp_path):
