@@ -62,7 +62,17 @@ def texts(workspace: Workspace) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in places.items() if path.is_file()}
 
 
-def collect(workspace: Workspace, *, author: str, folder: Path) -> tuple[SnapshotHead, bytes]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One revision of a workspace, packed."""
+
+    head: SnapshotHead
+    data: bytes
+    progress: bytes | None
+    """PROGRESS.md as it is in there."""
+
+
+def collect(workspace: Workspace, *, author: str, folder: Path) -> Outgoing:
     """One revision of the workspace as one file. `folder` is for the copy in between."""
     from state.snapshot_file import pack
 
@@ -81,7 +91,7 @@ def collect(workspace: Workspace, *, author: str, folder: Path) -> tuple[Snapsho
         at=stamp(utc_now()),
         notes_sha256=sha256(notes_of(files.get(PROGRESS, b""))).hexdigest(),
     )
-    return head, pack(head, files)
+    return Outgoing(head=head, data=pack(head, files), progress=files.get(PROGRESS))
 
 
 def notes_of(progress: bytes) -> bytes:

@@ -17,6 +17,7 @@ from state.mirror import write_file
 from state.snapshot_file import SnapshotHead, read_head
 
 if TYPE_CHECKING:
+    from runbook.sharing.contents import Outgoing
     from runbook.workspace import Workspace
 
 NOTES_BASE = "notes.base.md"
@@ -52,13 +53,15 @@ def push(
     """
     store = open_place(place)
     with tempfile.TemporaryDirectory(prefix="runbook-push-") as folder:
-        head, data = collect(workspace, author=author, folder=Path(folder))
+        ours = collect(workspace, author=author, folder=Path(folder))
+        head, data = ours.head, ours.data
         found = store.read()
         there = read_head(found.data, store.label) if found else None
         kept = ""
         if there is not None and found is not None:
             if _has_all(there, head):
-                _settled(workspace, place, dry_run=dry_run)
+                if not dry_run:
+                    _settled(workspace, place, ours)
                 return _pushed(store, head, data, there, written=False)
             kept = _judge(workspace, store, found, there, over, Path(folder), dry_run=dry_run)
         elif over is not None:
@@ -69,7 +72,7 @@ def push(
                 store.write(data, over=found.tag if found else None)
             except Moved:
                 _after_refusal(workspace, store, head, data, Path(folder))
-            _settled(workspace, place, dry_run=False)
+            _settled(workspace, place, ours)
     return _pushed(store, head, data, there, written=not dry_run, kept=kept)
 
 
@@ -99,13 +102,11 @@ def _pushed(
     )
 
 
-def _settled(workspace: Workspace, place: Place, *, dry_run: bool) -> None:
+def _settled(workspace: Workspace, place: Place, ours: Outgoing) -> None:
     """Remember what both sides have now. Lost by a kill, it only costs one more comparison."""
-    if dry_run:
-        return
     remember(workspace, place)
-    if workspace.progress_file.is_file():
-        write_file(workspace.private / NOTES_BASE, workspace.progress_file.read_bytes())
+    if ours.progress is not None:
+        write_file(workspace.private / NOTES_BASE, ours.progress)
 
 
 def _judge(
@@ -148,6 +149,7 @@ def _judge(
         raise diverged(store.label, who, ours.ours, ours.common, there.revision)
     neighbour = store.beside(f"r{there.revision}-{there.event_hash[:8]}")
     if not dry_run:
+        store.prove_conditions()
         with suppress(Moved):  # it was kept before
             neighbour.write(found.data, over=None)
     return neighbour.label
