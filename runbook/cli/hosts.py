@@ -195,7 +195,14 @@ def list_command(workspace: Path, as_json: bool) -> None:
         answer("host", snapshot.revision, {"hosts": [plain(host) for host in snapshot.hosts]})
         return
     rows = [
-        (host.role, host.address or "local", host.unreachable_since or "reachable", host.root)
+        (
+            host.role,
+            host.address or "local",
+            host.unreachable_since or "reachable",
+            "" if host.usd_per_hour is None else f"${host.usd_per_hour:,.2f}/h",
+            f"until {host.ends_at}" if host.ends_at else "",
+            host.root,
+        )
         for host in snapshot.hosts
     ]
     report.table(rows or [("no role is bound yet: runbook host bind ROLE local",)])

@@ -11,6 +11,7 @@ from runbook.engine.observe import live_attempts
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.runner import needed_for
 from runbook.errors import CannotStart
+from runbook.placement import place
 from runbook.reasons import is_void
 from runbook.verbs.base import Writer
 from state import Snapshot, Task, TaskKind, TaskState
@@ -34,7 +35,8 @@ class CheckVerbs(Writer):
         except CannotStart as error:
             return (f"not known yet: {error}",)
         checks = [f"done when: {check_name(check)}" for check in plan.done_when]
-        return (*plan.summary, *checks)
+        waits = place(snapshot).waiting.get(task_id)
+        return (*plan.summary, *checks, *((waits,) if waits else ()))
 
     def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
