@@ -208,9 +208,10 @@ class RunbookApp(App[int]):
             case Info():
                 self.tell(fact.text)
             case Problem():
-                self.tell(fact.text, hint=fact.hint, problem=True)
+                self.tell(fact.text, hint=fact.hint, problem=True, about="run")
             case Broke():
-                self.tell(fact.text, hint=fact.hint, problem=True)
+                about = "run" if fact.source == "engine" else ""
+                self.tell(fact.text, hint=fact.hint, problem=True, about=about)
                 if fact.otherwise is not None:
                     fact.otherwise(fact)
             case Carried():

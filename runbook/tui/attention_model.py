@@ -150,7 +150,7 @@ def _failed(view: View, task: Task) -> Matter | None:
         choices=(
             Choice(key="log", command=f"runbook logs {task.id}", means="what it said last"),
             Choice(key="retry", command=f"runbook retry {task.id}",
-                   means="a new attempt, once the cause is mended"),
+                   means="run it again" if by else "a new attempt, once the cause is mended"),
             Choice(key="skip", command=f"runbook skip {task.id} --reason ...",
                    means="go on without it"),
         ),
@@ -224,12 +224,14 @@ def _hosts(view: View, now: datetime) -> Iterator[Matter]:
 
 
 def _unbound(role: str, tasks: list[str]) -> Matter:
+    more = " ..." if len(tasks) > 5 else ""
     return Matter(
         id=f"host:{role}", kind="unbound", state="gated", role=role,
-        title=f"No machine plays {role}", why=f"{len(tasks)} tasks need it: {', '.join(tasks[:5])}",
+        title=f"No machine plays {role}",
+        why=f"{len(tasks)} tasks need it: {', '.join(tasks[:5])}{more}",
         choices=(
-            Choice(key="", command=f"runbook host bind {role} USER@ADDRESS",
-                   means="or `local` for this machine"),
+            Choice(key="bind", command=f"runbook host bind {role} USER@ADDRESS",
+                   means="say which machine plays it, or local for this one"),
         ),
     )  # fmt: skip
 

@@ -56,7 +56,7 @@ def sections(
         yield (
             "machine",
             [
-                Text("No machine plays this role yet.", style=looks.inks.warn),
+                Text("No machine plays this role yet; b says which does.", style=looks.inks.warn),
                 fmt.text(f"runbook host bind {role} USER@ADDRESS    or: local", looks.inks.text),
             ],
         )

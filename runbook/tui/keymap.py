@@ -111,6 +111,10 @@ KEYS: tuple[Key, ...] = (
         help="Ask the machine for its facts", cli="runbook host probe ROLE",
     ),
     Key(
+        id="bind", keys="b", shown="b", action="bind", label="Bind", group=RUN, writes=True,
+        help="Say which machine plays the role", cli="runbook host bind ROLE USER@ADDRESS",
+    ),
+    Key(
         id="reconcile", keys="a", shown="a", action="reconcile", label="Look", group=RUN,
         writes=True, help="Look again at everything that may run; starts and stops nothing",
         cli="runbook reconcile",

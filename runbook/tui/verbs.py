@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
+from runbook.errors import RunbookError
 from runbook.tui import board_model as model
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.keymap import BY_ID
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from runbook.tui.ports import ServicePort
     from runbook.views import View
     from state.model import Task
+
+OWN_LIMIT_S = 180.0
+"""For a machine that is met for the first time."""
 
 _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
     "stop": (lambda task: task.state in model.OPEN, "does not run"),
@@ -91,6 +97,20 @@ def planned(task: str) -> Callable[[ServicePort], tuple[str, ...]]:
     return call
 
 
+def own_command(service: ServicePort, *words: str) -> str:
+    """Runs one of our own verbs, whose checks and messages are not repeated here."""
+    argv = [sys.executable, "-m", "runbook", "-w", str(service.workspace.root), *words]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=OWN_LIMIT_S,
+    )  # fmt: skip
+    if done.returncode:
+        first, _, rest = done.stderr.strip().partition("\n")
+        message = first.removeprefix("runbook: ") or f"It ended with {done.returncode}."
+        raise RunbookError(message, hint=" ".join(rest.split()))
+    return done.stdout
+
+
 class Verbs:
     """Carries the keys of the group Run from the places to the bridge."""
 
@@ -118,7 +138,7 @@ class Verbs:
 
     def _start(self, command: str, *, until: str | None = None, only: Collection[str] = ()) -> None:
         if self._app.bridge.start_engine(until=until, only=only):
-            self._app.hush(about="run")
+            self._app.hush()
             self._app.did(command)
             self._app.redraw()
         else:
@@ -268,13 +288,35 @@ class Verbs:
 
     # --- machines -----------------------------------------------------------------------------
 
-    def probe(self, role: str | None) -> None:
-        """Ask a machine for its facts, off the screen's thread."""
-        if self.refused("probe", None):
+    def bind(self, role: str | None) -> None:
+        """Say which machine plays a role; it is met before anything changes."""
+        if self.refused("bind", None) or self._no_role(role):
             return
+        self._app.push_screen(
+            AskScreen(
+                f"Which machine plays {role}?",
+                "user@address (with -P PORT if it is not 22), or local for this machine. It is "
+                "asked for its facts, and its key is pinned, before anything changes.",
+                hint="local",
+                needed=True,
+            ),
+            lambda said: None if not said else self._send(
+                f"runbook host bind {role} {said}",
+                lambda service: own_command(service, "host", "bind", str(role), *said.split()),
+                then=lambda _said: self._app.tell(f"{role} is {said}."),
+            ),
+        )  # fmt: skip
+
+    def _no_role(self, role: str | None) -> bool:
         if role is None:
             self._app.tell("No machine belongs to this; 4 lists them.")
+        return role is None
+
+    def probe(self, role: str | None) -> None:
+        """Ask a machine for its facts, off the screen's thread."""
+        if self.refused("probe", None) or self._no_role(role):
             return
+        assert role is not None
         self._send(f"runbook host probe {role}", lambda service: service.probe(role))
 
     def reconcile(self) -> None:
@@ -288,11 +330,9 @@ class Verbs:
 
     def shell(self, role: str | None) -> None:
         """A shell on the machine behind a role; the screen comes back when it ends."""
-        if self.refused("shell", None):
+        if self.refused("shell", None) or self._no_role(role):
             return
-        if role is None:
-            self._app.tell("No machine belongs to this; 4 lists them.")
-            return
+        assert role is not None
         self._app.suspend_for(f"runbook host shell {role}", ("host", "shell", role))
 
     # --- inside -------------------------------------------------------------------------------

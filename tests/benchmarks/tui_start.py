@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,37 +19,21 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.many_tasks import many_tasks  # noqa: E402
+from tests.support.tmux import Tmux  # noqa: E402
 
 COLUMNS, ROWS = 140, 45
 LIMIT_S = 30.0
 
 
-class Tmux:
-    """A server of its own, so that nobody's sessions are touched."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = str(folder / "tmux")
-        self("new-session", "-d", "-s", "keep", "sleep", "3600")  # the server outlives each start
-
-    def __call__(self, *words: str) -> str:
-        done = subprocess.run(
-            ["tmux", "-f", "/dev/null", "-S", self.socket, *words],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.stdout
-
-    def first_paint(self, argv: list[str], text: str) -> float:
-        """Seconds from the start of the command until the text is on the screen."""
-        began = time.perf_counter()
-        self("new-session", "-d", "-s", "b", "-x", str(COLUMNS), "-y", str(ROWS), *argv)
-        try:
-            while text not in self("capture-pane", "-p", "-t", "b"):
-                if time.perf_counter() - began > LIMIT_S:
-                    raise SystemExit(f"{argv[0]} never showed {text!r}")
-                time.sleep(0.005)
-            return time.perf_counter() - began
-        finally:
-            self("kill-session", "-t", "b")
+def first_paint(tmux: Tmux, argv: list[str], text: str) -> float:
+    """Seconds from the start of the command until the text is on the screen."""
+    began = time.perf_counter()
+    tmux.start("b", argv, COLUMNS, ROWS)
+    try:
+        tmux.wait_for("b", text, limit_s=LIMIT_S)
+        return time.perf_counter() - began
+    finally:
+        tmux("kill-session", "-t", "b")
 
 
 def main() -> None:
@@ -80,7 +63,7 @@ def main() -> None:
         try:
             for turn in range(options.times + 1):
                 for label, (argv, text) in programs.items():
-                    seconds = tmux.first_paint(argv, text)
+                    seconds = first_paint(tmux, argv, text)
                     if turn:
                         found[label].append(seconds)
         finally:

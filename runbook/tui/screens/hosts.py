@@ -33,7 +33,11 @@ class HostsScreen(SplitScreen):
         return self.list.current
 
     def own_keys(self) -> list[str]:
-        return ["shell", "back"] if self.home.read_only else ["probe", "shell", "back"]
+        if self.home.read_only:
+            return ["back"]
+        role = self.list.current
+        known = role is not None and hosts.bound(self.home.view, role) is not None
+        return ["probe", "shell", "bind", "back"] if known else ["bind", "back"]
 
     def suggested(self) -> str:
         role = self.list.current

@@ -312,6 +312,9 @@ class PlaceScreen(Screen[None]):
     def action_probe(self) -> None:
         self.home.verbs.probe(self.current_role)
 
+    def action_bind(self) -> None:
+        self.home.verbs.bind(self.current_role)
+
     def action_reconcile(self) -> None:
         self.home.verbs.reconcile()
 

@@ -92,7 +92,8 @@ def _grouped(view: View) -> list[tuple[str, int]]:
         ("active", model.RUNNING),
         ("serving", frozenset({"serving"})),
         ("gated", model.WAITING),
-        ("failed", model.TROUBLE),
+        ("failed", model.TROUBLE - {"stopped"}),
+        ("stopped", frozenset({"stopped"})),
         ("blocked", frozenset({"draft", "blocked", "ready"})),
     )
     sums = [(glyph, sum(counts.get(state, 0) for state in states)) for glyph, states in groups]

@@ -335,7 +335,7 @@ async def test_read_only_places(make_app: MakeApp, world: World) -> None:
     async with driven(app) as pilot:
         for place in ("attention", "handoff", "hosts", "task"):
             await go(pilot, place)
-            for key in "xRscnDvCPSp":
+            for key in "xRscnDvCPSpba":
                 await pilot.press(key)
                 assert app.screen is app.place
         assert world.calls == []
