@@ -7,6 +7,7 @@ random order, whichever process makes it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dflash import shards
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import jsonl_lines, read_json, write_json
-from dflash.masks import Overlong, Sample, fit, sample_of
+from dflash.masks import Overlong, Sample, fit, samples_of
 from dflash.tokenizer import TargetTokenizer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dflash.splits import Splits
 
 CHECKED_ROWS = 16  # per file, recorded ids against recorded text: a wrong tokenizer shows at once
+TOGETHER = 32  # rows that go through rendering and encoding side by side
 PARTS = "parts"
 BAD_SHOWN = 5
 
@@ -151,31 +153,44 @@ class _Maker:
         self._path, self._tokenizer, self._recipe = path, tokenizer, recipe
 
     def samples(self) -> Iterator[Sample]:
-        for number, line in jsonl_lines(self._path, "completions"):
-            try:
-                sample = self._sample(line)
-            except InputInvalid as error:
-                self.bad.append(f"{self._path.name}:{number}: {error.message}")
-                continue
-            self.counts["rows"] += 1
-            fitted = fit(sample, max_length=self._recipe.max_length, overlong=self._recipe.overlong)
-            if fitted is None:
-                self.counts["dropped_overlong"] += 1
-                continue
-            self.counts.update(fitted.notes)
-            yield fitted
+        lines = jsonl_lines(self._path, "completions")
+        while chunk := list(itertools.islice(lines, TOGETHER)):
+            for number, record, made in self._chunk(chunk):
+                if isinstance(made, InputInvalid):
+                    self.bad.append(f"{self._path.name}:{number}: {made.message}")
+                    continue
+                self._check(record, made)
+                self.counts["rows"] += 1
+                fitted = fit(
+                    made, max_length=self._recipe.max_length, overlong=self._recipe.overlong
+                )
+                if fitted is None:
+                    self.counts["dropped_overlong"] += 1
+                    continue
+                self.counts.update(fitted.notes)
+                yield fitted
         self._refuse_wrong_tokenizer()
 
-    def _sample(self, line: bytes) -> Sample:
-        record = record_of(line)
-        sample = sample_of(record, self._tokenizer, self._recipe.template_kwargs)
+    def _chunk(
+        self, lines: list[tuple[int, bytes]]
+    ) -> Iterator[tuple[int, dict[str, Any], Sample | InputInvalid]]:
+        """Line number, record and sample, or what is wrong with the line, in order."""
+        parsed = [_parsed(line) for _, line in lines]
+        records = [found for found in parsed if isinstance(found, dict)]
+        samples = iter(samples_of(records, self._tokenizer, self._recipe.template_kwargs))
+        for (number, _), found in zip(lines, parsed, strict=True):
+            if isinstance(found, dict):
+                yield number, found, next(samples)
+            else:
+                yield number, {}, found
+
+    def _check(self, record: dict[str, Any], sample: Sample) -> None:
         self._check_ids(sample)
         seen = self.counts["rows"]
         if seen == 0:
             self._check_twin(record, sample)
         if seen < CHECKED_ROWS:
             self.counts.update(_compare(record, sample, self._tokenizer, self._recipe))
-        return sample
 
     def _check_ids(self, sample: Sample) -> None:
         ids = (sample.completion_ids, sample.prompt_ids)
@@ -209,6 +224,13 @@ class _Maker:
                 f"{self._tokenizer.path} is not the servers' tokenizer",
                 "Point --tokenizer at the folder of the model that the servers ran.",
             )
+
+
+def _parsed(line: bytes) -> dict[str, Any] | InputInvalid:
+    try:
+        return record_of(line)
+    except InputInvalid as error:
+        return error
 
 
 def record_of(line: bytes) -> dict[str, Any]:

@@ -73,15 +73,26 @@ class TargetTokenizer:
         template_kwargs: dict[str, Any] | None = None,
     ) -> np.ndarray:
         """Ids [n] int32 up to and including the generation prompt, from one rendering."""
+        return self.encode_rendered(*self.render_safely(messages, tools, template_kwargs))
+
+    def render_safely(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> tuple[str, str]:
+        """The prompt's text, and the mark that breaks look-alikes in it, if there are any."""
         if not self._has_lookalike(messages) and not self._has_lookalike(tools):
-            return self._encode(self.render(messages, tools, template_kwargs))
+            return self.render(messages, tools, template_kwargs), ""
         mark = self._free_mark(messages, tools)
         marked = [
             self._mark(message, mark, keep=message.get("role") == "assistant")
             for message in messages
         ]
-        text = self.render(marked, self._mark(tools, mark, keep=False), template_kwargs)
-        return self._encode_marked(text, mark)
+        return self.render(marked, self._mark(tools, mark, keep=False), template_kwargs), mark
+
+    def encode_rendered(self, text: str, mark: str) -> np.ndarray:
+        return self._encode_marked(text, mark) if mark else self._encode(text)
 
     def render(
         self,
