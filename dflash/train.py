@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import sys
 import time
 from pathlib import Path
@@ -158,6 +159,10 @@ def run_rank(config: TrainConfig, role: Role) -> None:
 
     types = Types.of(config)
     made = plan(config)
+    if config.deterministic:
+        make_deterministic()
+    if role.world > 1:
+        agree(config, made)
     try:
         with StopRequest() as stop:
             if role.is_drafter:
@@ -169,6 +174,39 @@ def run_rank(config: TrainConfig, role: Role) -> None:
         if is_out_of_memory(error):
             raise out_of_memory(error, role, config) from error
         raise
+
+
+def make_deterministic() -> None:
+    """The same bits from the same inputs on a GPU too; some kernels are slower so."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+
+
+def agree(config: TrainConfig, made: Plan) -> None:
+    """All ranks must have derived the same run: on several nodes files may differ."""
+    import torch.distributed as dist
+
+    from dflash.run_plan import first_step
+
+    own = {
+        "the newest checkpoint in --out": first_step(config),
+        "the number of steps": made.total,
+        "the training data": made.fingerprint,
+        "the target": made.target,
+    }
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    for name, value in found[0].items():
+        for rank, other in enumerate(found):
+            if other[name] != value:
+                raise DflashError(
+                    f"Rank 0 and rank {rank} differ in {name}: {value} and {other[name]}.",
+                    "Every node needs the same --target and --data, and --out on a file system "
+                    "that all of them share.",
+                )
 
 
 def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> None:

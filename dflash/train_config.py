@@ -100,6 +100,8 @@ class TrainConfig:
     """s3://BUCKET/PREFIX for checkpoints, in the background."""
     seed: int = 0
     timeout_s: float = 600.0
+    deterministic: bool = False
+    """The same bits on every run, on a GPU too; slower."""
 
     def __post_init__(self) -> None:
         for name, problem in _train_problems(self):

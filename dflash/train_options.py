@@ -74,6 +74,7 @@ HELP = {
     "upload": "s3://BUCKET/PREFIX to upload checkpoints to, and to go on from on a new machine",
     "seed": "of weights, order and anchors",
     "timeout_s": "silence after which a rank gives up on another",
+    "deterministic": "the same bits on every run, on a GPU too; slower",
 }
 
 

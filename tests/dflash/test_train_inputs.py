@@ -286,3 +286,26 @@ def test_calibration_and_plan_agree(
     splits = json.loads(capsys.readouterr().out)["numbers"]["splits"]
     planned = next(one["tokens_per_s"] for one in splits if one["name"] == chosen)
     assert float(rate[0].replace(",", "")) == pytest.approx(planned, rel=0.1)
+
+
+def test_ranks_that_see_other_files_are_told_apart(inputs: Path, tmp_path: Path) -> None:
+    """Two nodes without a shared file system: a checkpoint on one of them only."""
+    run(inputs, tmp_path / "0", steps=3, schedule="constant")
+    (tmp_path / "0" / "train.json").unlink()
+    values = options(inputs, tmp_path / "out", steps=6, colocated=False, schedule="constant")
+    said = in_ranks(2, tmp_path, apart, values, str(tmp_path))
+    assert said[0] == said[1]
+    assert "Rank 0 and rank 1 differ in the newest checkpoint in --out: 3 and 0." in said[0]
+
+
+def apart(rank: int, values: dict[str, Any], root: str) -> str:
+    from dflash.ranks import join_group
+    from dflash.train import run_rank
+
+    config = TrainConfig.from_json(values | {"out": f"{root}/{rank}"})
+    role = join_group(config, cuda=False)
+    try:
+        run_rank(config, role)
+    except DflashError as error:
+        return error.message
+    return "nothing was noticed"

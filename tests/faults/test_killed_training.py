@@ -30,7 +30,7 @@ SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
 KILLS = int(os.environ.get("RUNBOOK_KILLS", "3"))
 ROLES = ("target", "drafter", "launcher")
 PHASES = ("start", "load", "step", "save")
-STEPS, ENDS_WITHIN_S = 40, 30.0
+STEPS, ENDS_WITHIN_S = 24, 30.0
 
 
 def test_killed_in_any_phase_it_still_ends_as_if_nothing_was(tmp_path: Path) -> None:
