@@ -12,6 +12,7 @@ import functools
 import socket
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -119,7 +120,7 @@ def _socket(
         return channel, functools.partial(close_quietly, channel)
     if route.proxy_command:
         return _proxy_socket(route.proxy_command)
-    sock = socket.create_connection((route.host, route.port), timeout=timeout)
+    sock = _dial(route.host, route.port, time.monotonic() + timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the pulse must do
@@ -131,6 +132,39 @@ def _socket(
         sock.close()
 
     return sock, end
+
+
+def _dial(host: str, port: int, deadline: float) -> socket.socket:
+    """A connection to any of its addresses; each gets its share of the time."""
+    found: list[Any] = []
+
+    def look_up() -> None:
+        try:
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            found.append(error)
+
+    # The resolver has no deadline of its own, and a name server may be behind the dead link.
+    looking = threading.Thread(target=look_up, daemon=True)
+    looking.start()
+    looking.join(left_of(deadline))
+    if not found:
+        raise TimeoutError(f"the name {host} was not resolved in time")
+    failure = OSError("it has no address")
+    for number, row in enumerate(found):
+        if isinstance(row, OSError):
+            raise row
+        family, kind, protocol, _, address = row
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(left_of(deadline) / (len(found) - number))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure
 
 
 def _proxy_socket(command: str) -> tuple[socket.socket, Callable[[], None]]:

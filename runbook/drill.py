@@ -16,7 +16,7 @@ from remote import Host, JobSpec, JobStatus, Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LINES = 200
+LINES = 100
 LAST_WORDS = "the drill's last words: é ✓"
 EXIT = 7
 SCRIPT = f"""\

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
 SCALE = int(os.environ.get("RUNBOOK_FAULTS", "1"))
-BUDGET_S = 35
+BUDGET_S = 30
 
 
 def chosen() -> list[Fault]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +63,28 @@ def test_a_host_that_is_not_there(sshd, more, said):
     assert re.search(said, error.value.message, re.IGNORECASE), error.value.message
     assert time.monotonic() - began < 15
     clear(error.value)
+    made.close()
+
+
+def test_a_name_server_that_never_answers(sshd, monkeypatch):
+    over_now = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: over_now.wait(60) and [])
+    made = over(sshd)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="was not resolved in time") as error:
+        made.run(["true"], timeout=30)
+    assert time.monotonic() - began < 15
+    clear(error.value)
+    over_now.set()
+    made.close()
+
+
+def test_the_first_of_two_addresses_is_dead(sshd, monkeypatch):
+    dead, live = ("127.0.0.1", 1), ("127.0.0.1", sshd.port)
+    rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in (dead, live)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
+    made = over(sshd)
+    assert made.run(["true"], timeout=30).ok
     made.close()
 
 

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook.errors import Exit
+from runbook.service import Service
+from state import HostBinding
+from state.doctor import examine
 from tests.support.deadline import wait_for
 from tests.support.sshd import Sshd, free_port, make_key, running_sshd
-from tests.support.workspaces import cli, command, make
+from tests.support.workspaces import cli, command, make, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +72,28 @@ def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 @pytest.fixture
 def folder(tmp_path: Path, sshd: Sshd) -> Path:
     """A workspace whose role is played by that server."""
-    make(tmp_path / "ws", TASKS).close()
-    target = f"{sshd.user}@127.0.0.1"
-    where = ["--root", str(tmp_path / "far"), "--work", str(tmp_path / "far" / "work")]
-    done = cli(tmp_path / "ws", "host", "add", "box", target, "-P", str(sshd.port), *where)
-    assert done.returncode == 0, done.stderr
+    binding = HostBinding(
+        role="box",
+        kind="ssh",
+        address="127.0.0.1",
+        user=sshd.user,
+        port=sshd.port,
+        root=str(tmp_path / "far"),
+        work=str(tmp_path / "far" / "work"),
+    )
+    with make(tmp_path / "ws", TASKS) as service:
+        service.bind("box", binding)
     return tmp_path / "ws"
+
+
+def bound(folder: Path) -> list[HostBinding]:
+    with Service.open(folder) as service:
+        return list(service.snapshot().hosts)
+
+
+def run(folder: Path) -> None:
+    with Service.open(folder) as service:
+        assert service.run().outcome == "done"
 
 
 def fingerprint(sshd: Sshd) -> str:
@@ -97,10 +116,10 @@ def rebuild(sshd: Sshd) -> tuple[str, str]:
 
 
 def test_a_new_key_stops_everything_until_a_person_takes_it(folder: Path, sshd: Sshd) -> None:
-    assert cli(folder, "run").returncode == 0
+    run(folder)
     same = cli(folder, "host", "repin", "box")
     assert "nothing to do" in same.stdout
-    before = json.loads(cli(folder, "host", "list", "--json").stdout)["data"]["hosts"][0]
+    (before,) = bound(folder)
     old, new = rebuild(sshd)
     let_in = sshd.log.count("Accepted publickey")
 
@@ -122,9 +141,11 @@ def test_a_new_key_stops_everything_until_a_person_takes_it(folder: Path, sshd: 
     data = json.loads(taken.stdout)["data"]
     assert data["void"] == {"memory": ["memory"], "disk": ["files"]}
     assert (data["was"], data["is"]) == (old, new)
-    after = json.loads(cli(folder, "host", "list", "--json").stdout)["data"]["hosts"][0]
-    assert after["epoch"] != before["epoch"], "another key is another epoch"
-    assert cli(folder, "host", "probe", "box").returncode == 0
+    (after,) = bound(folder)
+    assert after.epoch != before.epoch, "another key is another epoch"
+    where = ["--root", after.root, "--work", after.work, "-P", str(sshd.port)]
+    added = cli(folder, "host", "add", "box", f"{sshd.user}@127.0.0.1", *where)
+    assert added.returncode == Exit.NEEDS_AUTH, "known_hosts still has the old key"
 
 
 def at_terminal(folder: Path, typed: str, *words: str, asks: bytes = b"Type `") -> tuple[int, str]:
@@ -171,14 +192,13 @@ def test_a_passphrase_is_asked_at_the_terminal_only(folder: Path, sshd: Sshd) ->
 
 
 def test_a_forgotten_machine_is_bound_no_more(folder: Path) -> None:
-    assert cli(folder, "run").returncode == 0
+    run(folder)
     gone = cli(folder, "host", "forget", "box")
     assert gone.returncode == 0, gone.stderr
     assert "Done with memory or processes of that machine: memory" in gone.stdout
     assert cli(folder, "host", "forget", "box").returncode == Exit.TASK_FAILED
-    listed = json.loads(cli(folder, "host", "list", "--json").stdout)
-    assert listed["data"]["hosts"] == []
-    assert cli(folder, "doctor", "--no-hosts").returncode == 0, "the tables follow from the events"
+    assert bound(folder) == []
+    assert examine(folder / ".runbook" / "state.db") == [], "the tables follow from the events"
 
 
 def test_a_machine_on_which_something_runs_is_not_forgotten(tmp_path: Path) -> None:
@@ -186,19 +206,20 @@ def test_a_machine_on_which_something_runs_is_not_forgotten(tmp_path: Path) -> N
         '  slow:\n    title: Slow\n    phase: one\n    step: shell\n    with: {sh: "sleep 300"}\n'
     )
     make(tmp_path, slow).close()
-    run = subprocess.Popen(command(tmp_path, "run"), stdout=subprocess.DEVNULL)
+    engine = subprocess.Popen(command(tmp_path, "run"), stdout=subprocess.DEVNULL)
     try:
 
         def active() -> bool:
-            return '"active"' in cli(tmp_path, "status", "--json").stdout
+            with Service.open(tmp_path) as service:
+                return states(service) == {"slow": "active"}
 
         wait_for(active, what="the task to run")
         refused = cli(tmp_path, "host", "forget", "box")
         assert refused.returncode == Exit.CONFLICT
         assert "runbook stop slow" in refused.stderr
     finally:
-        run.send_signal(signal.SIGINT)
-        run.wait(30)
+        engine.send_signal(signal.SIGINT)
+        engine.wait(30)
         assert cli(tmp_path, "stop", "slow").returncode == 0
 
 
