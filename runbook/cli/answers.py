@@ -198,6 +198,28 @@ ANSWERS: tuple[Answer, ...] = (
     Answer("host", "probe", _keys(
         ("role", "text", "that was asked"), ("facts", "object", "of the machine"),
     )),
+    Answer("host", "rent", _keys(HOST)),
+    Answer("host", "repin", _keys(
+        HOST,
+        ("was", "text", "fingerprint of the pinned key"),
+        ("is", "text", "fingerprint of the key that was taken"),
+        ("void", "object", "done tasks whose results may be gone", Dependants),
+    )),
+    Answer("host", "forget", _keys(
+        ("role", "text", "that has no machine now"),
+        ("was", "object", "the binding", model.HostBinding),
+        ("void", "object", "done tasks whose results may be gone", Dependants),
+    )),
+    Answer("host", "drill", _keys(
+        ("role", "text", "whose machine was tried"),
+        ("survived", "truth", "whether everything held"),
+        ("steps", "list", "in order", Step),
+    )),
+    Answer("audit", "", _keys(
+        ("path", "text", "the audit's folder on its host"),
+        ("report", "object", "as the audit wrote it"),
+        ("samples", "list", "rows kept for people"),
+    )),
 )  # fmt: skip
 
 REHEARSAL = Answer(

@@ -115,6 +115,8 @@ ASKED: list[tuple[str, str]] = [
     ("push", "push {tmp}/state.runbook"),
     ("pull", "pull {tmp}/state.runbook"),
     ("doctor", "doctor --no-hosts"),
+    ("host rent", "host rent box --usd-per-hour 2"),
+    ("host forget", "host forget box"),
 ]
 
 
@@ -148,7 +150,7 @@ def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [] in problems, (line, problems)
 
 
-UNTRIED = {"stop": "test_dry_run, test_cli", "supersede": "test_engine", "audit": "", "host": ""}
+UNTRIED = {"stop", "supersede", "audit"}  # each needs a world of its own; it has its own tests
 
 
 def test_every_verb_with_json_is_described_and_tried() -> None:
