@@ -56,7 +56,7 @@ HELP = {
     "head_sample": "loss over a sample of the vocabulary of about this size; 0: all of it",
     "dtype": "of the drafter; masters are float32 (auto: bfloat16 on a GPU, else float32)",
     "wire_dtype": "of states that travel (auto: as above)",
-    "attention": "eager, sdpa, flex or auto",
+    "attention": "eager, sdpa, flex, fused (kernels of our own) or auto",
     "targets": "processes that run the target",
     "drafters": "processes that train",
     "colocated": "every drafter process runs the target too",
