@@ -67,6 +67,7 @@ class SshTransport:
         self._failure: RemoteError | None = None
         self._closed = False
         self._bulk: SshTransport | None = None
+        self._making = threading.Lock()
 
     @property
     def host_key(self) -> str:
@@ -83,16 +84,17 @@ class SshTransport:
 
     def bulk(self) -> SshTransport:
         """A second connection, so that no poll waits behind a transfer. Closed with this one."""
-        if self._bulk is None:
-            self._bulk = SshTransport(
-                self.target,
-                config=self._config,
-                connect_s=self._connect_s,
-                silence_s=self._silence_s,
-                keyring=self._keyring,
-            )
-            self._bulk.breaker = self.breaker
-        return self._bulk
+        with self._making:
+            if self._bulk is None:
+                self._bulk = SshTransport(
+                    self.target,
+                    config=self._config,
+                    connect_s=self._connect_s,
+                    silence_s=self._silence_s,
+                    keyring=self._keyring,
+                )
+                self._bulk.breaker = self.breaker
+            return self._bulk
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
         return self._unlocked(lambda: self._run(argv, input, timeout))

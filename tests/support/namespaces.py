@@ -91,16 +91,16 @@ class Machine:
     init: subprocess.Popen[bytes] | None = None
     name: str = field(init=False)
     outside: str = field(init=False)
-    net: str = field(init=False)
+    gateway: str = field(init=False)
+    address: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = f"rb{os.getpid()}x{self.number}"
         self.outside = f"v{self.name}"[:15]
-        self.net = f"10.{64 + os.getpid() % 128}.{self.number}"
-
-    @property
-    def address(self) -> str:
-        return f"{self.net}.2"
+        # A /30 of the range kept for benchmarks: nobody's real address is hidden by it.
+        pid = os.getpid()
+        net, base = f"198.{18 + pid % 2}.{self.number}", 4 * (pid // 2 % 63)
+        self.gateway, self.address = f"{net}.{base + 1}", f"{net}.{base + 2}"
 
     @property
     def client_config(self) -> Path:
@@ -129,7 +129,7 @@ class Machine:
         ip("netns", "add", self.name)
         inside = f"c{self.name}"[:15]
         ip("link", "add", self.outside, "type", "veth", "peer", "name", inside, "netns", self.name)
-        ip("addr", "add", f"{self.net}.1/30", "dev", self.outside)
+        ip("addr", "add", f"{self.gateway}/30", "dev", self.outside)
         ip("link", "set", self.outside, "up")
         ip("-n", self.name, "addr", "add", f"{self.address}/30", "dev", inside)
         ip("-n", self.name, "link", "set", inside, "up")
