@@ -1,4 +1,5 @@
-"""Writes docs/cli.md from the commands and docs/json.md from `runbook.cli.answers`.
+"""Writes docs/cli.md from the commands, docs/json.md from `runbook.cli.answers`, and
+docs/runbook-file.md from the models of runbook files.
 
 `python scripts/render_docs.py` writes them; a test compares them with what this makes.
 """
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from runbook.cli import answers  # noqa: E402
 from runbook.cli.main import COMMANDS, cli  # noqa: E402
+from runbook.plan.reference import reference  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -141,7 +143,7 @@ def _type(annotation: object) -> str:
     return str(annotation).replace("|", "\\|")
 
 
-PAGES = {"cli.md": cli_md, "json.md": json_md}
+PAGES = {"cli.md": cli_md, "json.md": json_md, "runbook-file.md": reference}
 
 
 def main() -> None:

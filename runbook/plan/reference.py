@@ -1,11 +1,10 @@
 """The reference of runbook files, made from the models that judge them.
 
-Run it to write it anew: python -m runbook.plan.reference > docs/runbook-file.md
+`scripts/render_docs.py` writes it to docs/runbook-file.md.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from runbook.plan.model import (
@@ -34,8 +33,10 @@ if TYPE_CHECKING:
 HEAD = """\
 # Runbook files
 
-Written from the models that judge them: `python -m runbook.plan.reference >
-docs/runbook-file.md`. For editors there is a JSON Schema of the same: `runbook schema`.
+<!-- Made by scripts/render_docs.py; do not edit. -->
+
+Written from the models that judge the files. For editors there is a JSON Schema of the same:
+`runbook schema`.
 
 Strict YAML 1.2. An unknown or doubled key, an anchor, a tag is an error with its line and column;
 `runbook validate` names all of them at once. Durations are `90s`, `10m`, `1h30m` or seconds;
@@ -217,7 +218,3 @@ def _type(field: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 def _choice(kinds: list[str]) -> str:
     # A duration is a number or a text; a size a whole number or a text.
     return " or ".join(kinds)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

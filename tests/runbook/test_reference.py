@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "runbook-file.md"
 
 def test_the_reference_in_docs_is_current() -> None:
     kept = DOCS.read_text(encoding="utf-8")
-    assert kept == reference(), "python -m runbook.plan.reference > docs/runbook-file.md"
+    assert kept == reference(), "make it anew: python scripts/render_docs.py"
 
 
 def test_every_key_step_and_check_is_in_it() -> None:
