@@ -188,7 +188,7 @@ class BoardScreen(PlaceScreen):
         self.cursor_follows = False
         self.trouble = False
         self.filter.value = ""
-        self.filter.set_class(False, "-shown")
+        self.show_filter(False)
         self.needle = ""
         self.draw()
         self.tasks.select(task)

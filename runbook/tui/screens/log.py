@@ -176,7 +176,7 @@ class LogScreen(PlaceScreen):
         view.matches = view.only = view.found = None
         self._jump = False
         self.filter.value = ""
-        self.filter.set_class(False, "-shown")
+        self.show_filter(False)
         view.fit()
 
     def action_match(self, step: int) -> None:
@@ -261,7 +261,7 @@ class LogScreen(PlaceScreen):
         """A message, then the search, then the place."""
         if self.home.hush():
             return
-        if self.needle or self.log_view.matches is not None or self.filter.has_class("-shown"):
+        if self.needle or self.log_view.matches is not None or self.filter.display:
             self.forget_search()
             self.log_view.focus()
             self.draw()

@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from runbook.tui import board_model as model
 from runbook.tui import verbs
-from runbook.tui.keymap import bindings, common
+from runbook.tui.keymap import KEYS, bindings, common
 from runbook.tui.places import BY_PLACE
 from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, PlaceBar, facts_age
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from runbook.tui.app import RunbookApp
     from state.model import Task
+
+
+_ACTS = frozenset(key.action for key in KEYS if key.writes)
 
 
 @runtime_checkable
@@ -197,27 +200,34 @@ class PlaceScreen(Screen[None]):
     @on(Input.Submitted, "#filter")
     def keep_filter(self) -> None:
         """Enter keeps the filter and goes to what it left."""
-        self.filter.set_class(bool(self.needle), "-shown")
+        self.show_filter(bool(self.needle))
         self._pane_widgets()[0].focus()
         self.filter_kept()
 
     def filter_kept(self) -> None:
         """The filter was entered."""
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Letters typed right behind the slash may still reach the list: they are no verbs."""
+        return not (isinstance(self.focused, Input) and action in _ACTS)
+
     def action_filter(self) -> None:
         if not self.FILTER:
             self.home.tell("Nothing to filter here.")
             return
-        self.filter.set_class(True, "-shown")
-        self.filter.focus()
+        self.show_filter(True)
+        self.set_focus(self.filter)
+
+    def show_filter(self, shown: bool) -> None:
+        """Show the line, or take it away."""
+        self.filter.display = shown
 
     def _unfilter(self) -> bool:
         """Take the filter away; whether there was one."""
-        shown = self.filter.has_class("-shown")
-        if not (self.needle or shown):
+        if not (self.needle or self.filter.display):
             return False
         self.filter.value = ""
-        self.filter.set_class(False, "-shown")
+        self.show_filter(False)
         self._pane_widgets()[0].focus()
         return True
 

@@ -307,7 +307,7 @@ async def test_filter(make_app: MakeApp) -> None:
         assert "Tokenize" not in listed(app)
         await pilot.press("escape")
         await wait_until(lambda: "Tokenize" in listed(app), "all rows")
-        assert not app.board.query_one("#filter", Input).has_class("-shown")
+        assert not app.board.query_one("#filter", Input).display
 
 
 async def test_a_filter_without_a_match_is_no_error(make_app: MakeApp) -> None:
@@ -631,3 +631,15 @@ async def test_the_plain_set_is_plain(make_app: MakeApp) -> None:
         for selector in ("#header", "#next", "#description", "#command", "#keys"):
             assert shown(app, selector).isascii(), selector
         assert listed(app).isascii()
+
+
+async def test_letters_right_behind_the_slash_are_no_verbs(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        for key in ("slash", *"xsr"):
+            app.simulate_key(key)  # without the pause that `press` makes
+        await wait_until(lambda: app.focused is app.board.filter, "the filter")
+        await pilot.press("a")
+        await wait_until(lambda: app.board.needle.endswith("a"), "a letter")
+        assert app.screen is app.board
+        assert world.calls == []

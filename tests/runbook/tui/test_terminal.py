@@ -71,9 +71,13 @@ def test_a_session_from_start_to_end(tmux: Tmux, workspace: Path) -> None:
     tmux.wait_for("a", "8 Timeline")
     tmux.keys("a", "8")
     tmux.wait_for("a", "Events")
-    tmux.keys("a", "Escape", "/", "second", "Enter")
+    tmux.keys("a", "Escape")  # and a pause: with a key right behind it, it would be alt
+    tmux.wait_for("a", "Next  Run")
+    tmux.keys("a", "/")
+    tmux.wait_for("a", "filter: a name")
+    tmux.keys("a", "second", "Enter")
     tmux.wait_for("a", "Tasks matching second")
-    tmux.keys("a", "Escape", "q")
+    tmux.keys("a", "q")
     tmux.wait_for("a", "ended 0")
     assert "Nothing runs" in tmux.screen("a")
     modes = tmux(
