@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,8 @@ class Watched:
         if found != known:
             from state.mirror import write_file  # the rare case; `status` starts without it
 
-            write_file(self.path, json.dumps(found).encode())
+            with suppress(OSError):  # a full disk: the claim then holds longer, and looking works
+                write_file(self.path, json.dumps(found).encode())
         return left
 
     def _read(self) -> dict[str, Any]:

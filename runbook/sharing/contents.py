@@ -146,20 +146,22 @@ def news(incoming: Contents, ours: Contents | None) -> Contents:
 
 
 def _runs(snapshot: Snapshot, task: Task) -> tuple[str, ...]:
-    """The command where the file has one, else step type and arguments; then its checks."""
-    args = task.definition.get("with") or {}
-    if isinstance(args.get("argv"), list):
-        lines = [" ".join(map(str, args["argv"]))]
-    elif isinstance(args.get("sh"), str):
-        lines = [f"sh -c {json.dumps(args['sh'], ensure_ascii=False)}"]
-    else:
-        lines = [f"{task.step} {canonical(args)}"]
+    """The command where the file has one, step type and all other arguments; then its checks."""
+    rest = dict(task.definition.get("with") or {})
+    lines = []
+    if isinstance(rest.get("argv"), list):
+        lines.append(" ".join(map(str, rest.pop("argv"))))
+    if isinstance(rest.get("sh"), str):
+        lines.append(f"sh -c {json.dumps(rest.pop('sh'), ensure_ascii=False)}")
+    if rest or not lines:
+        lines.append(f"{task.step} {canonical(rest)}")
     for key in ("done_when", "ready_when"):
         lines += [f"{key}: {canonical(check)}" for check in task.definition.get(key) or ()]
     attempt = snapshot.latest_attempt(task.id)
     job = attempt.detail.get("job") if attempt and attempt.state not in TERMINAL else None
     if job:
-        lines.append(f"already intended or under way: {' '.join(map(str, job['argv']))}")
+        words = [*(f"{key}={value}" for key, value in job["env"].items()), *map(str, job["argv"])]
+        lines.append(f"already intended or under way: {' '.join(words)}")
     return tuple(lines)
 
 

@@ -177,6 +177,18 @@ def test_commands_and_keys_are_shown_before_they_are_used(
     assert offers[1].contents.tasks == {}
 
 
+def test_nothing_that_can_act_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
+    from runbook.sharing.contents import contents
+
+    tasks = TASKS.replace(
+        'with: {sh: "echo two', 'with: {env: {LD_PRELOAD: /tmp/evil.so}, sh: "echo two'
+    )
+    with make(tmp_path, tasks) as service:
+        shown = contents(service.snapshot()).tasks["two"]
+    assert any("echo two" in line for line in shown)
+    assert any("LD_PRELOAD" in line for line in shown)
+
+
 def test_notes_of_both_sides_are_kept(ann: Service, place: Place, tmp_path: Path) -> None:
     ann.push(place)
     take(place, tmp_path / "bob")
