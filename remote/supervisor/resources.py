@@ -21,8 +21,11 @@ from remote.supervisor.status import is_settled, status
 
 # Sticky, for everyone, and not swept by age where there is a choice. The first is emptied at boot.
 PLACES = ("run/lock", "var/tmp", "tmp")
-CLAIM = re.compile(r"(gpu:[A-Za-z0-9-]{1,64}|port:[0-9]{1,5}|shm:[A-Za-z0-9][A-Za-z0-9._-]{0,127})")
+# One spelling each, or two names would be two claims on one thing.
+NUMBER = "(?:0|[1-9][0-9]{0,4})"
+CLAIM = re.compile(f"gpu:{NUMBER}|port:{NUMBER}|shm:[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}")
 CLAIM_BYTES = 4096
+GLANCE_S = 0.3
 TURN_S = 5.0  # for another launch to finish looking
 
 
@@ -53,7 +56,7 @@ def claim(workspace: str, job: str, spec: JSON) -> dict[str, int]:
         for name in names_of(spec):  # in one order, so that two launches cannot block each other
             held[name] = _take(name, workspace, job, spec)
     except BaseException:
-        close(held)
+        release(held)
         raise
     return held
 
@@ -87,7 +90,10 @@ def _take(name: str, workspace: str, job: str, spec: JSON) -> int:
     while True:
         fd = open_shared(path)
         try:
-            if not take_lock(fd, TURN_S, lambda fd=fd: _belongs_to_another(fd, job)):  # type: ignore[misc]
+            # Others look for a moment, and write who they are after that: a name is believed late.
+            if not take_lock(fd, GLANCE_S) and not take_lock(
+                fd, TURN_S, lambda fd=fd: _belongs_to_another(fd, job)  # type: ignore[misc]
+            ):  # fmt: skip
                 record = _read(fd)
                 if record.get("job") == job:
                     raise Refused("busy", f"another launch of this attempt holds {name}")

@@ -29,15 +29,18 @@ def wants(attempt: str, *resources: str, script: str = "sleep 300", **more) -> J
 
 def test_two_workspaces_never_hold_one_gpu_twice(bench):
     theirs = other_client(bench, "theirs")
-    bench.host.launch(wants("ours", "gpu:0", "gpu:1"))
+    bench.host.launch(wants("ours", "gpu:0", "gpu:1", "shm:m"))
     with pytest.raises(HostFenceHeld) as held:
         theirs.launch(wants("yours", "gpu:1", "gpu:2"))
     assert (held.value.resource, held.value.attempt) == ("gpu:1", "ours")
     assert held.value.holder["job"] == str(bench.job("ours"))
     assert theirs.poll(["yours"])["yours"].state == "absent", "nothing was left behind"
+    with pytest.raises(HostFenceHeld):
+        theirs.launch(wants("yours", "gpu:5", "port:39994", "shm:m"))
+    assert {claim.attempt for claim in theirs.resources()} == {"ours"}
     assert theirs.launch(wants("mine", "gpu:2")).state == "running", "gpu:2 was not kept"
     assert {claim.resource for claim in theirs.resources() if claim.locked} == {
-        "gpu:0", "gpu:1", "gpu:2",
+        "gpu:0", "gpu:1", "gpu:2", "shm:m",
     }  # fmt: skip
     bench.host.stop("ours", grace_s=1)
     assert theirs.launch(wants("yours", "gpu:1")).state == "running"
@@ -137,7 +140,7 @@ def test_a_damaged_claim_is_named_not_guessed(bench):
 
 
 def test_a_resource_has_a_kind_and_a_name(bench):
-    for name in ("gpu", "gpu:", "disk:0", "shm:../x", "port:http", "gpu:0/1"):
+    for name in ("gpu", "gpu:", "gpu:00", "disk:0", "shm:../x", "port:http", "gpu:0/1"):
         with pytest.raises(LaunchFailed, match="gpu:0, port:30000 or shm:NAME"):
             bench.host.launch(wants("a", name))
 
