@@ -67,8 +67,8 @@ def converse(channel: paramiko.Channel, data: bytes, deadline: float) -> tuple[b
         channel.shutdown_write()
     while True:
         moved = False
-        if view and channel.send_ready():
-            view = view[channel.send(bytes(view[:CHUNK])) :]
+        if view and (channel.send_ready() or channel.closed):
+            view = view[_send(channel, view) :]
             moved = True
             if not view:
                 channel.shutdown_write()
@@ -87,6 +87,16 @@ def converse(channel: paramiko.Channel, data: bytes, deadline: float) -> tuple[b
         select.select([ready], [], [], min(left, pause))
         if channel.eof_received and not channel.status_event.is_set():
             channel.status_event.wait(min(left, 0.25))
+
+
+def _send(channel: paramiko.Channel, view: memoryview) -> int:
+    """Bytes sent; all of them when nobody reads any more: the command ended, and said how."""
+    try:
+        return channel.send(bytes(view[:CHUNK]))
+    except OSError:
+        if not channel.closed:
+            raise
+        return len(view)
 
 
 def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray) -> bool:

@@ -142,6 +142,12 @@ def test_a_missing_command_is_a_result(ssh):
     assert b"not found" in found.err
 
 
+def test_a_command_that_ends_without_reading_its_input_has_its_result(ssh):
+    for _ in range(20):
+        found = ssh.run(["sh", "-c", "exit 3"], input=b"x" * (4 << 20), timeout=30)
+        assert found.code == 3
+
+
 def test_output_that_is_no_text_arrives_as_it_was(ssh):
     raw = bytes(range(256)) * 64
     assert ssh.run(["cat"], input=raw, timeout=30).out == raw
