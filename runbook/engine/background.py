@@ -49,6 +49,9 @@ class Background:
     _events: queue.SimpleQueue[EngineEvent] = field(default_factory=queue.SimpleQueue)
     _wake: threading.Event = field(default_factory=threading.Event)
 
+    def __len__(self) -> int:
+        return len(self._work)
+
     def busy(self, key: str) -> bool:
         """Whether this is under way, or ended and not yet taken over."""
         return key in self._work

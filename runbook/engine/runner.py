@@ -109,7 +109,10 @@ class Engine:
         write_live(self.world.workspace, self.world.live)
         snapshot = self.world.store.snapshot()
         moving = any(task.state in MOVING for task in snapshot.tasks if self.in_scope(task))
-        return not moving and not self.pausing(snapshot) and not self.placement(snapshot).start
+        # What a worker found may not be taken over yet, though its task already stands still.
+        if moving or len(self.world.background) or self.pausing(snapshot):
+            return False
+        return not self.placement(snapshot).start
 
     def in_scope(self, task: Task) -> bool:
         """Whether this run is about the task."""

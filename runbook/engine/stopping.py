@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from remote import Host, StopReport, Unreachable
+from runbook.engine.events import Info
 from runbook.engine.finish import retry_reason, wait_before_retry
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import TERMINAL
@@ -36,10 +37,12 @@ def stop_attempt(
     then: TaskState,
     reason: str,
     cls: FailureClass = FailureClass.STOPPED,
+    again: str | None = None,
 ) -> StopReport:
     """Stops one attempt and verifies that nothing of it is left.
 
     Args:
+        again: why it is tried again by itself, once it has failed by this.
         then: where the task goes once the stop is verified: `gated` for a person's stop, which only
             a person takes back. With survivors it goes to `attention`.
     """
@@ -77,6 +80,8 @@ def stop_attempt(
             tx.move_task(task.id, TaskState.GATED, expect={TaskState.READY}, reason=why)
         else:
             tx.move_task(task.id, to, expect={current.state}, reason=why)
+        if again and to is TaskState.FAILED:
+            tx.move_task(task.id, TaskState.READY, expect={TaskState.FAILED}, reason=again)
     world.announce(task, to, why, attempt)
     return report
 
@@ -92,22 +97,25 @@ def stop_beside(
 ) -> None:
     """As `stop_attempt`, beside the loop: the grace of one job must not blind us to the others."""
     role, snapshot = task.role or "", world.store.snapshot()
+    again = retry_reason(task, attempt, cls) if then is TaskState.FAILED else None
 
     def stop(own: World) -> StopReport:
         host = own.host_of(snapshot, task)
-        return stop_attempt(own, task, attempt, host, then=then, reason=reason, cls=cls)
+        return stop_attempt(
+            own, task, attempt, host, then=then, reason=reason, cls=cls, again=again
+        )
 
     def done(report: StopReport) -> None:
-        again = retry_reason(task, attempt, cls)
-        if report.state == "stopped" and again and then is TaskState.FAILED:
-            wait_before_retry(world, task, attempt)
-            world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
+        if again and report.state == "stopped":
+            world.emit(Info(text=f"{task.id}: {again}"))
 
     def failed(error: Exception) -> None:
         if not isinstance(error, Unreachable):
             raise error
         world.unreachable(snapshot, role, error)
 
+    if again:
+        wait_before_retry(world, task, attempt)
     world.background.begin(world, attempt.id, role, stop, done=done, failed=failed, keep=True)
 
 
