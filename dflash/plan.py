@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-tokens", type=int, metavar="N", help="or so many tokens, as training packs them")
     add("--micro-batches", type=int, default=1, metavar="N", help="(default: %(default)s)")
     add("--ring", type=int, default=2, metavar="N", help="(default: %(default)s)")
-    add("--head-chunk-rows", type=int, default=2048, metavar="N", help="(default: %(default)s)")
+    add("--head-chunk-rows", type=int, default=4096, metavar="N", help="(default: %(default)s)")
     add("--epochs", type=float, default=1.0, metavar="N", help="(default: %(default)s)")
     group = parser.add_argument_group("the machine")
     add = group.add_argument

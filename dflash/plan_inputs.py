@@ -75,7 +75,7 @@ class Work:
     batch_docs: float
     micro_batches: int
     ring: int = 2
-    head_chunk_rows: int = 2048
+    head_chunk_rows: int = 4096
     epochs: float = 1.0
 
     def __post_init__(self) -> None:

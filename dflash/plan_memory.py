@@ -18,8 +18,8 @@ BF16, FP32 = 2, 4
 RESERVED_GIB = 2.5
 """CUDA context, cuBLAS workspaces and NCCL buffers."""
 FRAGMENTATION = 0.06
-LOGIT_BYTES = 10
-"""Of one logit in the head's chunk: bf16, its fp32 copy and the fp32 gradient."""
+LOGIT_BYTES = 2
+"""Of one logit in the head's chunk: bf16, written over by its gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,10 @@ def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMem
     """Weights and optimiser, the target's embedding and head, saved activations, states received.
 
     Source of the optimiser's part: bf16 weight and gradient, fp32 master and two fp32 moments (2 +
-    2 + 4 + 4 + 4 bytes a weight); gradients are summed in fp32 over micro-batches (4 more), and
-    copied once more for the all-reduce among several drafters (4 more).
+    2 + 4 + 4 + 4 bytes a weight); gradients of several micro-batches are summed in fp32 (4 more),
+    and copied once more for the all-reduce among several drafters (4 more).
     """
+    summed = work.micro_batches > 1 or drafters > 1
     drafter, tokens = work.drafter, work.batch_docs * work.max_length
     parameters = drafter_parameters(drafter)
     block_tokens = work.batch_docs * work.anchors * drafter.block_size
@@ -83,10 +84,11 @@ def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMem
         role="drafter",
         parts={
             "weights": BF16 * parameters,
-            "gradients": (BF16 + FP32 + (FP32 if drafters > 1 else 0)) * parameters,
+            "gradients": (BF16 + FP32 * summed + FP32 * (drafters > 1)) * parameters,
             "masters and moments": 3 * FP32 * parameters,
             "embedding and head": BF16 * tables * work.target.embedding_params,
             "activations": block_tokens * drafter.num_layers * saved_bytes(work)
+            + BF16 * block_tokens * (drafter.intermediate_size + 4 * drafter.hidden_size)
             + tokens * context_bytes(work),
             "head chunk": work.head_chunk_rows * drafter.vocab_size * LOGIT_BYTES
             + 2 * BF16 * block_tokens * drafter.hidden_size,
@@ -97,22 +99,21 @@ def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMem
 
 
 def saved_bytes(work: Work) -> float:
-    """What one layer keeps of one block token for its backward, bf16, nothing computed again.
+    """What one layer keeps of one block token for its backward, bf16.
 
-    Source: the inputs of each matrix and of each non-linear step: residual twice and its fp32 norm
-    inputs (8 H), q, k, v before and after norm and rotation, attention's output, and gate, up,
-    activated gate and product (4 I).
+    Source: the residual stream before each of the two norms (2 H), q, k and v as projected,
+    attention's output, gate and up (2 I); norms, rotation and the activated gate are made again.
     """
     one = work.drafter
     queries, keys = one.num_heads * one.head_dim, one.num_kv_heads * one.head_dim
-    return BF16 * (8 * one.hidden_size + 4 * queries + 4 * keys + 4 * one.intermediate_size)
+    return BF16 * (2 * one.hidden_size + 2 * queries + 2 * keys + 2 * one.intermediate_size)
 
 
 def context_bytes(work: Work) -> float:
     """Of one context token: the projected states with their norm, keys and values per layer."""
     one = work.drafter
     keys = one.num_kv_heads * one.head_dim
-    return BF16 * (4 * one.hidden_size + 5 * keys * one.num_layers)
+    return BF16 * (4 * one.hidden_size + 2 * keys * one.num_layers)
 
 
 def colocated_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMemory:
@@ -179,7 +180,7 @@ def plan_memory(work: Work, machine: Machine) -> PlanReport:
         conclusion=tuple(map(_verdict, found)),
         assumptions=(
             "target and drafter in bf16, masters and moments in fp32, one whole copy per GPU",
-            "every activation of the drafter kept; flash-like attention keeps no scores",
+            "the drafter's fused layers keep what is dear to make again; attention keeps no scores",
             f"head and loss {work.head_chunk_rows:,} rows at a time, gradient with the forward",
             (
                 f"{RESERVED_GIB:g} GiB for the context and libraries, "

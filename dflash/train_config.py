@@ -69,7 +69,7 @@ class TrainConfig:
     """`ce` with exponential decay over slots, or `dpace`."""
     gamma: float | None = None
     dpace_alpha: float = 0.5
-    head_chunk_rows: int = 2048
+    head_chunk_rows: int = 4096
     head_sample: int = 0
     """0: the loss sees the whole vocabulary. N: the N most frequent training tokens, the batch's
     own and N/4 random others, corrected for; for CPUs, where the head is most of a step."""
