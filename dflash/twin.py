@@ -45,6 +45,7 @@ class Twin:
         self,
         encoding: Any,
         ids: np.ndarray,
+        ranks: list[int],
         added: Mapping[str, int],
         pattern: re.Pattern[str],
         normalize: Normalize | None,
@@ -54,9 +55,10 @@ class Twin:
         self._encoding, self._ids, self._pattern = encoding, ids, pattern
         self._numbers = {text: np.array([n], dtype=np.int32) for text, n in added.items()}
         self._normalize = normalize
+        made = np.array(ranks)
         # Where ranks are ids already, looking each one up would change nothing.
-        self._same = ids.tolist() == list(range(len(ids)))
-        self._gaps = bool((ids < 0).any())
+        self._same = bool((ids[made] == made).all())
+        self._gaps = bool((ids[made] < 0).any())
 
     def encode(self, text: str, *, added: bool) -> np.ndarray | None:
         """Ids [n] int32; with `added`, added tokens in the text are tokens, else plain text."""
@@ -137,7 +139,7 @@ def _build(
         ids[rank] = names[raw]
     # Added tokens are cut out before: tiktoken never sees one.
     encoding = tiktoken.Encoding("twin", pat_str=split, mergeable_ranks=ranks, special_tokens={})
-    return Twin(encoding, ids, added, pattern, normalize)
+    return Twin(encoding, ids, list(ranks.values()), added, pattern, normalize)
 
 
 def _ordered(ranks: Mapping[bytes, int], names: Mapping[bytes, int]) -> bool:
@@ -166,7 +168,7 @@ def _ranks(model: Mapping[str, Any], added: Mapping[str, int]) -> dict[bytes, in
         pair = merge.split(" ") if isinstance(merge, str) else merge
         ranks.setdefault(b"".join(map(_raw, pair)), 256 + number)
     lost = sum(token not in added and _raw(token) not in ranks for token in model["vocab"])
-    if lost:
+    if lost and model.get("ignore_merges"):  # else the original can never make them either
         raise NoTwin(f"{lost} of its tokens come from no merge")
     return ranks
 

@@ -141,3 +141,29 @@ def test_bytes_without_a_token_are_left_to_the_original(smol):
     """SmolLM2 has no token for some bytes; Hugging Face drops them and merges what is around."""
     assert smol.twin.encode("a\x04b", added=True) is None
     assert smol.encode_completion("a\x04b").tolist() == smol.encode_slowly("a\x04b")
+
+
+def unreachable(value):
+    """A token that no merge makes: the original never gives it, and tiktoken would."""
+    value["model"]["vocab"]["Ġzebracrossing"] = 49152
+
+
+def test_a_token_without_a_merge_is_never_made(tmp_path):
+    tokenizer = changed(tmp_path, unreachable)
+    assert tokenizer.twin is not None
+    text = "a zebracrossing"
+    assert 49152 not in tokenizer.encode_completion(text)
+    assert tokenizer.encode_completion(text).tolist() == tokenizer.encode_slowly(text)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "smollm2"])
+def test_every_kind_of_token_is_made_from_its_own_text(real, name):
+    """tiktoken looks a whole word up first; merging must come to the same."""
+    tokenizer = real[name]
+    texts = [tokenizer.decode([number]) for number in range(300, tokenizer.vocab_size - 30, 29)]
+    whole = [text for text in texts if "\ufffd" not in text]
+    assert len(whole) > 1000
+    for text in whole:
+        found = tokenizer.twin.encode(text, added=False)
+        assert found is not None
+        assert found.tolist() == tokenizer._plain.encode(text, add_special_tokens=False).ids
