@@ -106,6 +106,8 @@ def work_of(config: TrainConfig) -> Work:
         ring=config.ring,
         head_chunk_rows=config.head_chunk_rows,
         epochs=config.epochs,
+        most_tokens=made.batches.max_tokens,
+        most_blocks=None if config.batch_docs else config.batch_blocks,
     )
 
 

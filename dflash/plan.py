@@ -139,6 +139,7 @@ def work_of(args: argparse.Namespace) -> Work:
         ring=args.ring,
         head_chunk_rows=args.head_chunk_rows,
         epochs=args.epochs,
+        most_tokens=None if args.batch_docs else args.batch_tokens,
     )
 
 

@@ -77,6 +77,9 @@ class Work:
     ring: int = 2
     head_chunk_rows: int = 4096
     epochs: float = 1.0
+    most_tokens: int | None = None
+    """Of a micro-batch, where packing has a budget; else of so many documents of full length."""
+    most_blocks: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("documents", "mean_tokens", "anchors", "max_length", "batch_docs",
@@ -92,6 +95,15 @@ class Work:
     def tokens(self) -> float:
         """Of one document in training: longer ones are cut. By the mean: an upper bound."""
         return min(self.mean_tokens, float(self.max_length))
+
+    @property
+    def batch_tokens(self) -> float:
+        """Of the largest micro-batch: what memory has to hold."""
+        return self.most_tokens or self.batch_docs * self.max_length
+
+    @property
+    def batch_blocks(self) -> float:
+        return self.most_blocks or self.batch_docs * self.anchors
 
     @property
     def target_layers(self) -> int:

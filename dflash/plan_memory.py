@@ -49,7 +49,7 @@ def target_memory(work: Work, capacity: float) -> RoleMemory:
     Source: at inference one layer's widest moment lives at a time: gate, up and product of the MLP
     or the inputs of the mixing, beside a few copies of the residual stream.
     """
-    shape, tokens = work.target, work.batch_docs * work.max_length
+    shape, tokens = work.target, work.batch_tokens
     queries = shape.heads * shape.head_dim * (2 if shape.gated else 1)
     mixing = 3 * queries + 2 * shape.kv_heads * shape.head_dim
     if shape.linear is not None and LINEAR in shape.layer_types:
@@ -76,9 +76,9 @@ def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMem
     and copied once more for the all-reduce among several drafters (4 more).
     """
     summed = work.micro_batches > 1 or drafters > 1
-    drafter, tokens = work.drafter, work.batch_docs * work.max_length
+    drafter, tokens = work.drafter, work.batch_tokens
     parameters = drafter_parameters(drafter)
-    block_tokens = work.batch_docs * work.anchors * drafter.block_size
+    block_tokens = work.batch_blocks * drafter.block_size
     tables = 1 if work.target.tied else 2
     return RoleMemory(
         role="drafter",
@@ -120,7 +120,7 @@ def colocated_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleM
     """Both on one GPU; the head is the target's, and the two peaks do not coincide."""
     target = target_memory(work, capacity).parts
     drafter = dict(drafter_memory(work, capacity, drafters=drafters).parts)
-    tokens = work.batch_docs * work.max_length
+    tokens = work.batch_tokens
     own = {f"drafter {name}": value for name, value in drafter.items()}
     own.pop("drafter embedding and head")
     own.pop("drafter states")
@@ -163,8 +163,8 @@ def plan_memory(work: Work, machine: Machine) -> PlanReport:
     return PlanReport(
         kind="memory",
         title=(
-            f"{machine.gpu.name}, {work.batch_docs:.3g} documents of at most {work.max_length:,} "
-            f"tokens, {work.anchors} anchors each, blocks of {work.drafter.block_size}"
+            f"{machine.gpu.name}, micro-batches of {work.batch_tokens:,.0f} tokens and "
+            f"{work.batch_blocks:,.0f} blocks of {work.drafter.block_size} at most"
         ),
         tables=tables,
         numbers={
