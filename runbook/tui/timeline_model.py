@@ -25,10 +25,11 @@ def row_of(event: Event, looks: Looks) -> tuple[tuple[str, Style], ...]:
     to = fmt.clean(event.payload.get("to") or "")
     moved = event.kind == "task.moved" and bool(to)
     text = fmt.clean(said(event))
+    about = event.task if event.kind.startswith(("attempt.", "check.")) else None
     return (
         (f"{at:%d %b %H:%M:%S} " if at is not None else "", inks.muted),
         (f"{looks.glyphs.state(to)} " if moved else "  ", inks.state(to)),
-        (f"{fmt.clean(event.subject)} ", inks.text),
+        (f"{fmt.clean(about or event.subject)} ", inks.text),
         (f"{to if moved else fmt.clean(event.kind)} ", inks.state(to) if moved else inks.muted),
         (text.partition(", ")[2] if moved else text, inks.muted),
     )

@@ -16,6 +16,7 @@ from runbook.tui import verbs
 from runbook.tui.keymap import KEYS, bindings, common
 from runbook.tui.places import BY_PLACE
 from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, PlaceBar, facts_age
+from runbook.tui.widgets.scrollbars import make_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,6 +135,9 @@ class PlaceScreen(Screen[None]):
     def on_mount(self) -> None:
         """Drawn once its size is known, which is at once."""
         self.ready = True
+        if self.home.looks.glyphs.ascii_only:
+            for pane in self.panes():
+                make_plain(pane)
         self.call_after_refresh(self.opened)
 
     def on_screen_resume(self) -> None:

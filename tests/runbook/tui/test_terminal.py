@@ -114,6 +114,11 @@ def test_without_colour_nothing_is_lost(tmux: Tmux, workspace: Path) -> None:
     assert "ready" in plain or "gated" in plain
     assert "blocked" in plain
     assert plain.isascii()
+    for number in "2345678":
+        tmux.keys("a", number)
+        tmux.keys("a", "j")
+    tmux.keys("a", "9")
+    assert tmux.wait_for("a", "Brief at revision").isascii()
     painted = tmux.screen("a", "-e")
     colours = [
         part.split("m")[0]
