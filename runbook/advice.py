@@ -68,11 +68,13 @@ def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextA
     return None
 
 
-def _stale(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+def _stale(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.STALE:
             reason = f"{task.id} is stale: {task.reason or 'its inputs changed'}"
-            return _on(task, "verify" if is_void(task) else "retry", reason)
+            # Once its checks were asked again and failed, only running it again helps.
+            gone = any(check.verdict == "fail" for check in snapshot.checks_of(task.id))
+            return _on(task, "verify" if is_void(task) and not gone else "retry", reason)
     return None
 
 
