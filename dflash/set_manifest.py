@@ -130,7 +130,7 @@ def _share(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != SHARE_FORMAT:
         raise InputInvalid(
             f"{folder} has format {manifest.get('format')!r}, not {SHARE_FORMAT}",
-            "Merge what `dflash tokenize --share I/N` wrote.",
+            "Merge what `dflash tokenize --shard I/N` wrote.",
         )
     return manifest
 
@@ -150,7 +150,7 @@ def _check_shares(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
         words = ", ".join(f"{number}/{of}" for number, of in given)
         raise InputInvalid(
             f"shares {words} were given, 1/{total} to {total}/{total} are needed, each once",
-            "Give every folder that --share wrote.",
+            "Give every folder that --shard wrote.",
         )
 
 

@@ -2,7 +2,7 @@
 
 Each input file becomes at most one shard per split, and a part file that says what it was made
 from. A second run keeps the parts that still fit and makes the others; the manifest comes last, so
-that a set without one is not finished. With --share, one host does its part of the files; --merge
+that a set without one is not finished. With --shard, one host does its part of the files; --merge
 puts the parts together, into the very bytes that one host would have made.
 """
 
@@ -40,7 +40,7 @@ EXAMPLE = """examples:
   dflash tokenize --completions completions --tokenizer models/target --out tokenized \\
     --max-length 4096 --split train=0.9,heldout=0.1 --workers 8
   dflash tokenize --completions s3://bucket/completions --tokenizer models/target \\
-    --share 2/4 --out share-2                          # on the second of four hosts
+    --shard 2/4 --out share-2                          # on the second of four hosts
   dflash tokenize --merge share-1 share-2 share-3 share-4 --out tokenized"""
 INBOX = ".inbox"
 SURE = 8
@@ -71,7 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--template-kwargs", type=_json_object, metavar="JSON", help="besides the record's thinking"
     )
-    add("--share", type=_share, metavar="I/N", help="do only the I-th of N parts of the files")
+    add(
+        "--shard",
+        type=_share,
+        dest="share",
+        metavar="I/N",
+        help="do only the I-th of N parts of the files",
+    )
     add("--workers", type=int, default=1, metavar="N", help="processes (%(default)s)")
     add("--no-twin", action="store_true", help="Hugging Face's own code, several times slower")
 
@@ -108,9 +114,9 @@ def _share(text: str) -> tuple[int, int]:
     try:
         number, total = map(int, text.split("/"))
     except ValueError:
-        raise UsageError(f"--share {text!r} is no I/N", "For example --share 2/4.") from None
+        raise UsageError(f"--shard {text!r} is no I/N", "For example --shard 2/4.") from None
     if not 1 <= number <= total:
-        raise UsageError(f"--share {text}: the first number goes from 1 to the second")
+        raise UsageError(f"--shard {text}: the first number goes from 1 to the second")
     return number, total
 
 

@@ -38,7 +38,7 @@ class TokenizeArgs(DflashArgs):
     min_heldout: Annotated[
         int | None, Field(ge=0, description="Rows of heldout, if a quarter of all allows it.")
     ] = None
-    share: Annotated[
+    shard: Annotated[
         str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$", description="I/N: only these files.")
     ] = "1/1"
     workers: Annotated[int | None, Field(ge=1, description="Processes.")] = None
@@ -70,7 +70,7 @@ class Tokenize(Step[TokenizeArgs]):
         return StepPlan(
             summary=told(job, ctx),
             job=job,
-            done_when=whole if args.share == "1/1" else part,
+            done_when=whole if args.shard == "1/1" else part,
             out={"path": args.out},
         )
 
@@ -85,6 +85,6 @@ def _words(args: TokenizeArgs) -> tuple[str, ...]:
         *flag("--bad-rows", args.bad_rows),
         *flag("--split", split),
         *flag("--min-heldout", args.min_heldout),
-        *(() if args.share == "1/1" else flag("--share", args.share)),
+        *(() if args.shard == "1/1" else flag("--shard", args.shard)),
         *flag("--workers", args.workers),
     )

@@ -138,8 +138,8 @@ def test_an_empty_file_and_a_file_cut_in_half(tmp_path, capsys):
     [
         (["--completions", "EMPTY"], "holds neither a manifest.json nor *.jsonl files"),
         (["--completions", "s3://"], "names no bucket"),
-        (["--completions", "EMPTY", "--share", "5/4"], "goes from 1 to the second"),
-        (["--completions", "EMPTY", "--share", "x"], "is no I/N"),
+        (["--completions", "EMPTY", "--shard", "5/4"], "goes from 1 to the second"),
+        (["--completions", "EMPTY", "--shard", "x"], "is no I/N"),
         (["--completions", "EMPTY", "--template-kwargs", "{"], "is no JSON"),
         (["--completions", "EMPTY", "--max-length", "1"], "leaves no room"),
         (["--merge", "EMPTY"], "there is no manifest of a share"),
