@@ -137,7 +137,7 @@ class Optimiser:
         for i, master in enumerate(self.masters):
             grad = self._waiting.get(i, master.grad)
             grads.append(torch.zeros_like(master) if grad is None else grad)
-        parts = torch._foreach_norm(grads, 2, dtype=torch.float32)
+        parts = torch._foreach_norm(grads, 2, dtype=torch.float32)  # noqa: SLF001
         norm = torch.linalg.vector_norm(torch.stack(parts))
         taken = self._moments()
         decays = {id(m): g["weight_decay"] for g in self.adamw.param_groups for m in g["params"]}
