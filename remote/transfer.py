@@ -76,7 +76,7 @@ Hashes = tuple[list[str], str]  # of the blocks, and the stamp of the file
 
 
 class Meter:
-    """Counts, and tells the caller a few times a second."""
+    """Counts, and tells the caller a few times a second, and of each phase when it begins."""
 
     def __init__(self, tell: Callable[[Progress], None] | None) -> None:
         self._tell = tell
@@ -84,6 +84,7 @@ class Meter:
         self.began = time.monotonic()
         self._copying_since = 0.0
         self._told = 0.0
+        self._phase = ""
 
     def add(self, phase: str, done: int, *, sent: int = 0, force: bool = False) -> None:
         now = time.monotonic()
@@ -91,7 +92,9 @@ class Meter:
             self._copying_since = now
         self.done += done
         self.sent += sent
-        if self._tell is None or (now - self._told < 0.2 and not force):
+        begins = phase != self._phase
+        self._phase = phase
+        if self._tell is None or (now - self._told < 0.2 and not force and not begins):
             return
         self._told = now
         spent = now - self._copying_since if self._copying_since else 0.0
