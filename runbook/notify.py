@@ -1,9 +1,9 @@
 """Telling somebody who is not looking: the operator's own command gets one JSON object on stdin.
 
-Sent on: a task failed or needs attention, a gate waits, everything is done, a problem that needs a
-person (a rental that ends, a budget). Never with log text or secrets: names, states and the reason
-as recorded. One message per subject and kind in `QUIET_S`; the command has `LIMIT_S` and its
-failure is told once and stops nothing.
+Sent on: a task failed or needs attention, a gate waits, a problem that needs a person (a rental
+that ends, a budget), and at the end: everything is done, or nothing moves without somebody. Never
+with log text or secrets: names, states and the reason as recorded. One message per subject and
+kind in `QUIET_S`; the command has `LIMIT_S`, and its failure is told once and stops nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runbook.engine.events import EngineEvent, Listener
+    from runbook.views import RunResult
+    from runbook.workspace import Workspace
 
 VERSION = 1
 """Of the JSON object."""
@@ -64,8 +66,17 @@ class Notifier:
         elif isinstance(event, Problem):
             self.send("problem", event.task or "", f"{event.text} {event.hint}".strip())
 
+    def ended(self, result: RunResult) -> None:
+        """The engine ended by itself: done, or waiting for somebody."""
+        if result.outcome == "done":
+            self.send("finished", "", result.reason)
+        elif result.outcome != "interrupted":
+            self.send("stopped", "", f"{result.outcome}: {result.reason}")
+
     def send(self, kind: str, task: str, reason: str) -> None:
         """Queues a message, unless the same was sent a moment ago."""
+        if not self.command:
+            return
         now = time.monotonic()
         if now - self._sent.get((kind, task), -QUIET_S) < QUIET_S:
             return
@@ -105,3 +116,8 @@ class Notifier:
             return ""
         said = ended.stderr.decode(errors="replace").strip().splitlines()
         return f"exit {ended.returncode}" + (f": {said[-1][:LONGEST]}" if said else "")
+
+
+def notifying(command: Sequence[str], workspace: Workspace, listen: Listener) -> Notifier:
+    """A notifier for one engine; without a command it only passes events on."""
+    return Notifier(command, str(workspace.root), listen)

@@ -16,11 +16,13 @@ from runbook.cli.common import (
     dry_run_option,
     expect_option,
     json_option,
+    notify_option,
     plain,
     tell_rehearsal,
 )
 from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
+from runbook.notify import notifying
 from runbook.service import Service, ignore
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ OUTCOMES = {
 @click.command("run")
 @click.argument("tasks", nargs=-1)
 @click.option("--until", metavar="TASK", help="Only what TASK needs, and TASK itself.")
+@notify_option
 @dry_run_option
 @expect_option
 @json_option
@@ -53,6 +56,7 @@ def run_command(
     workspace: Path,
     tasks: tuple[str, ...],
     until: str | None,
+    notify: tuple[str, ...],
     expect_rev: int | None,
     dry_run: bool,
     as_json: bool,
@@ -76,6 +80,7 @@ def run_command(
             until=until, only=tasks, stop_event=stop, listen=listen
         ),
         expect_rev=expect_rev,
+        notify=notify,
         as_json=as_json,
     )
 
@@ -86,14 +91,18 @@ def advance(
     engine: Callable[[Service, threading.Event, Listener], RunResult],
     *,
     expect_rev: int | None,
+    notify: tuple[str, ...],
     as_json: bool,
 ) -> NoReturn:
     """Runs an engine in this terminal until it ends or is asked to leave; then the process."""
     stop_event = threading.Event()
     previous = leave_softly(stop_event)
+    listen: Listener = ignore if as_json else Follow()
     try:
         with Service.open(workspace, expect_rev=expect_rev) as service:
-            result = engine(service, stop_event, ignore if as_json else Follow())
+            with notifying(notify, service.workspace, listen) as told:
+                result = engine(service, stop_event, told)
+                told.ended(result)
             view = service.view()
     finally:
         for number, handler in previous.items():

@@ -13,7 +13,7 @@ import click
 
 from runbook import report
 from runbook.cli import act, hosts, setup
-from runbook.cli.common import answer, expect_option, json_option, plain
+from runbook.cli.common import answer, expect_option, json_option, notify_option, plain
 from runbook.errors import Exit, RunbookError
 from runbook.reader import Reader
 from runbook.workspace import find_workspace
@@ -167,10 +167,17 @@ def _short(text: str, at: int) -> str:
 
 @click.command("watch")
 @click.option("--until-done", is_flag=True, help="Leave (exit 0) once every task is done.")
+@notify_option
 @expect_option
 @json_option
 @click.pass_obj
-def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_json: bool) -> None:
+def watch_command(
+    workspace: Path,
+    until_done: bool,
+    notify: tuple[str, ...],
+    expect_rev: int | None,
+    as_json: bool,
+) -> None:
     """Advance the graph and stay: for decisions, edits, new work, hosts that come back.
 
     Jobs run detached on their hosts: leaving with ctrl+c (exit 10) leaves them running. Only one
@@ -185,5 +192,6 @@ def watch_command(workspace: Path, until_done: bool, expect_rev: int | None, as_
             until_done=until_done, stop_event=stop, listen=listen
         ),
         expect_rev=expect_rev,
+        notify=notify,
         as_json=as_json,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -64,6 +65,18 @@ def _few(event: Event) -> str:
     """The parts of an event that a person looks for."""
     told = (event.payload.get(key) for key in ("to", "state", "text", "holder", "title", "reason"))
     return report.clean(" ".join(str(one) for one in told if one))
+
+
+def notify_option(function: F) -> F:
+    """`--notify`."""
+    decorated: F = click.option(
+        "--notify",
+        metavar="COMMAND",
+        envvar="RUNBOOK_NOTIFY",
+        callback=lambda _ctx, _param, value: tuple(shlex.split(value or "")),
+        help="Gets a JSON object on stdin when a task fails or waits, and at the end.",
+    )(function)
+    return decorated
 
 
 def answer(verb: str, revision: int | None, data: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remote import Host, StopReport, Unreachable
 from runbook.engine.events import Info
@@ -11,6 +11,8 @@ from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind,
 from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runbook.engine.world import World
 
 WHY_STOPPED = "why_stopped"
@@ -120,13 +122,18 @@ def stop_beside(
 
 
 def survivors(report: StopReport) -> str:
-    """The survivors of a stop in one line."""
-    return ", ".join(
-        f"pid {row.get('pid')} ({row.get('name') or row.get('command') or '?'})"
-        if row.get("pid")
-        else str(dict(row))
-        for row in report.survivors
+    """The survivors of a stop in one line, with what they hold."""
+    return ", ".join(_survivor(row) for row in report.survivors)
+
+
+def _survivor(row: Mapping[str, Any]) -> str:
+    if not row.get("pid"):
+        return str(dict(row))
+    holds = "; ".join(
+        ", ".join(f"{name} {value}" for name, value in one.items()) for one in row.get("holds", ())
     )
+    name = row.get("name") or row.get("command") or "?"
+    return f"pid {row['pid']} ({name})" + (f" holding {holds}" if holds else "")
 
 
 def stop_service(world: World, task_id: str) -> StopReport:

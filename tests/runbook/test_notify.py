@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.notify import Notifier
+from tests.support.workspaces import cli, make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,3 +71,17 @@ def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
     with Notifier([str(tmp_path / "nothing")], "/ws", told.append) as notify:
         notify.send("failed", "a", "")
     assert len(told) == 1
+
+
+def test_run_and_watch_tell_what_needs_a_person(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    tasks = (
+        "  bad:\n    title: Bad\n    phase: one\n    step: shell\n"
+        '    with: {sh: "echo secret words; exit 3"}\n'
+    )
+    make(tmp_path, tasks).close()
+    ended = cli(tmp_path, "run", "--notify", shlex.join(appending(heard)))
+    assert ended.returncode == 3, ended.stderr
+    rows = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert [(row["kind"], row["task"]) for row in rows] == [("failed", "bad"), ("stopped", None)]
+    assert rows[0]["workspace"] == str(tmp_path)
