@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote import openssh
+from runbook.engine.epochs import rests_on_memory
 from runbook.engine.hosts import target_of
 from state import TaskKind, TaskState
 from state.transitions import RUNNING
@@ -17,8 +17,6 @@ from state.transitions import RUNNING
 if TYPE_CHECKING:
     from runbook.workspace import Workspace
     from state import HostBinding, Snapshot
-
-IN_MEMORY = "/dev/shm"  # noqa: S108 (looked for in what tasks told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +36,8 @@ def dependants(snapshot: Snapshot, role: str) -> Dependants:
     for task in snapshot.tasks:
         if task.role != role or task.state not in RUNNING | {TaskState.DONE}:
             continue
-        attempt = snapshot.latest_attempt(task.id)
-        told = json.dumps([dict(task.out), dict(attempt.detail) if attempt else {}], default=str)
-        volatile = task.state in RUNNING or task.kind is TaskKind.SERVICE or IN_MEMORY in told
+        service = task.kind is TaskKind.SERVICE
+        volatile = task.state in RUNNING or service or rests_on_memory(snapshot, task)
         (memory if volatile else disk).append(task.id)
     return Dependants(memory=tuple(memory), disk=tuple(disk))
 

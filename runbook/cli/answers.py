@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from remote import Shrunk
+from remote.transfer import Report
 from runbook.brief import Section
 from runbook.cli.common import SCHEMA
 from runbook.diff import Affected, Changed, FieldChange, Removed
@@ -182,23 +184,17 @@ ANSWERS: tuple[Answer, ...] = (
     )),
     Answer("host", "bind, add", _keys(HOST, ("facts", "object", "of the machine"))),
     Answer("host", "list", _keys(("hosts", "list", "bindings", model.HostBinding))),
-    Answer("host", "repin", _keys(
-        HOST, ("was", "text", "fingerprint"), ("is", "text", "fingerprint"),
-        ("void", "object", "done tasks that stood on the machine", Dependants),
-    )),
-    Answer("host", "forget", _keys(
-        ("role", "text", "that has no machine now"),
-        ("was", "object", "the binding", model.HostBinding),
-        ("void", "object", "done tasks that stood on the machine", Dependants),
-    )),
-    Answer("host", "drill", _keys(
-        ("role", "text", "that was rehearsed"), ("survived", "truth", "whether all steps held"),
-        ("steps", "list", "in order", Step),
-    )),
     Answer("host", "probe", _keys(
         ("role", "text", "that was asked"), ("facts", "object", "of the machine"),
     )),
     Answer("host", "rent", _keys(HOST)),
+    Answer("host", "put, get", _keys(
+        ("role", "text", "whose machine it is"), ("report", "object", "what was done", Report),
+    )),
+    Answer("host", "clean", _keys(
+        ("role", "text", "whose machine it is"),
+        ("shrunk", "list", "jobs of which only the outcome is left", Shrunk),
+    )),
     Answer("host", "repin", _keys(
         HOST,
         ("was", "text", "fingerprint of the pinned key"),

@@ -21,6 +21,7 @@ from runbook.cli.common import (
     plain,
     tell_rehearsal,
 )
+from runbook.cli.host_files import clean_command, get_command, put_command
 from runbook.cli.terminal import ask_word
 from runbook.errors import Exit, RunbookError
 
@@ -177,6 +178,11 @@ def _binding(
         root=home,
         work=work or f"{home}/work",
     )
+
+
+host_command.add_command(put_command)
+host_command.add_command(get_command)
+host_command.add_command(clean_command)
 
 
 @host_command.command("list")

@@ -106,12 +106,13 @@ def void_tasks(snapshot: Snapshot, role: str, change: str) -> Iterator[Task]:
 
 
 def rests_on_memory(snapshot: Snapshot, task: Task) -> bool:
-    """Whether its checks or results are about memory or processes, which no reboot leaves."""
+    """Whether its arguments, checks or results name memory or processes, which no reboot leaves."""
     attempt = snapshot.latest_attempt(task.id)
     checks = (attempt.detail.get("done_when") or []) if attempt else []
     if any(LIVING & set(check) for check in checks):
         return True
-    return any(text.startswith(IN_MEMORY) for text in _texts([checks, dict(task.out)]))
+    said = _texts([checks, dict(task.out), task.definition.get("with")])
+    return any(place in text for text in said for place in IN_MEMORY)
 
 
 def _texts(value: Any) -> Iterator[str]:

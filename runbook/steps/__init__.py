@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.steps.artifact import Artifact
 from runbook.steps.audit import Audit
 from runbook.steps.check import CheckDrafter
+from runbook.steps.download import Download
 from runbook.steps.eval import Eval
 from runbook.steps.export import Export
 from runbook.steps.fetch import Fetch
@@ -19,6 +20,7 @@ from runbook.steps.shell import Shell
 from runbook.steps.stop import Stop
 from runbook.steps.tokenize import Tokenize
 from runbook.steps.train import Train
+from runbook.steps.upload import Upload
 from runbook.steps.venv import Venv
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ STEP_TYPES: dict[str, Step[Any]] = {
     "artifact": Artifact(),
     "audit": Audit(),
     "check": CheckDrafter(),
+    "download": Download(),
     "eval": Eval(),
     "export": Export(),
     "fetch": Fetch(),
@@ -40,5 +43,6 @@ STEP_TYPES: dict[str, Step[Any]] = {
     "stop": Stop(),
     "tokenize": Tokenize(),
     "train": Train(),
+    "upload": Upload(),
     "venv": Venv(),
 }

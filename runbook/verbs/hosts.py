@@ -11,12 +11,14 @@ from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
 from runbook.verbs.base import Writer
-from state.transitions import RUNNING
+from state.transitions import RUNNING, TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-    from remote import Host, Identity
+    from remote import Host, Identity, Shrunk
+    from remote.transfer import Progress, Report
     from state import HostBinding
 
 
@@ -144,6 +146,30 @@ class HostVerbs(Writer):
     def _bound(self, role: str) -> HostBinding:
         self._require_role(role)
         return bound(self.snapshot(), role)
+
+    def put(
+        self, role: str, local: Path, remote: str, progress: Callable[[Progress], None]
+    ) -> Report:
+        """Sends a file or a tree, proved equal by hashes. Raises TransferFailed, Unreachable."""
+        self._require_role(role)
+        return self._hosts.of_role(self.snapshot(), role).push(local, remote, progress=progress)
+
+    def get(
+        self, role: str, remote: str, local: Path, progress: Callable[[Progress], None]
+    ) -> Report:
+        """Fetches a file or a tree; proved equal by its hashes."""
+        self._require_role(role)
+        return self._hosts.of_role(self.snapshot(), role).pull(remote, local, progress=progress)
+
+    def clean(self, role: str, *, keep: int, older_than_s: float) -> list[Shrunk]:
+        """Shrinks old jobs on a machine whose outcome is recorded here; what went."""
+        self._require_role(role)
+        self._require_free()
+        self._compare_revision()
+        snapshot = self.snapshot()
+        ended = [row.id for row in snapshot.attempts if row.host == role and row.state in TERMINAL]
+        host = self._hosts.of_role(snapshot, role)
+        return host.collect_garbage(ended, keep=keep, older_than_s=older_than_s)
 
     def probe(self, role: str) -> Mapping[str, Any]:
         """Asks the host for its facts and records them."""

@@ -37,9 +37,9 @@ WITHOUT_JSON = {
 }
 LOOKING = {
     *("validate", "plan", "status", "next", "brief", "logs", "results", "events", "audit", "wait"),
-    *("doctor", "progress", "doc list", "host list", "host drill", "pull"),
+    *("doctor", "progress", "doc list", "host list", "host drill", "host put", "host get", "pull"),
 }
-"""Verbs that change no graph, or (pull) have it changed by what they find."""
+"""Verbs that change no graph (files are none of it), or have it changed by what they find."""
 
 
 def leaves(command: click.Command, words: str) -> list[tuple[str, click.Command]]:
@@ -85,6 +85,8 @@ ASKED: list[tuple[str, str]] = [
     ("plan --cost", "plan --cost"),
     ("host list", "host list"),
     ("host probe", "host probe box"),
+    ("host put", "host put box {tmp}/ws/runbook.yaml {tmp}/sent"),
+    ("host clean", "host clean box"),
     ("host bind", "host bind box local"),
     ("status", "status"),
     ("status TASK", "status good"),

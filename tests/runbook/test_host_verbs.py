@@ -21,6 +21,7 @@ from runbook.service import Service
 from state import HostBinding
 from state.doctor import examine
 from tests.support.deadline import wait_for
+from tests.support.host_files import there_and_back
 from tests.support.sshd import Sshd, free_port, make_key, running_sshd
 from tests.support.workspaces import cli, command, make, states
 
@@ -239,6 +240,10 @@ def test_a_shell_here_is_in_the_folder_of_the_jobs(tmp_path: Path) -> None:
     make(tmp_path, TASKS).close()
     done = cli(tmp_path, "host", "shell", "box", "-c", "pwd")
     assert done.stdout.strip() == str(tmp_path / ".runbook" / "host"), done.stderr
+
+
+def test_files_go_there_and_come_back(folder: Path, tmp_path: Path) -> None:
+    there_and_back(folder, tmp_path)
 
 
 def test_a_tunnel_outlives_the_connection(folder: Path, sshd: Sshd, tmp_path: Path) -> None:
