@@ -14,6 +14,7 @@ from dflash.errors import InputInvalid
 from dflash.files import sha256_file
 from dflash.prompts import load_prompts
 from dflash.shards import MANIFEST, TokenizedSet
+from dflash.tokenizer import TargetTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,30 +80,17 @@ def from_messages(
         "kind": "messages",
         "path": str(path),
         "sha256": sha256_file(path),
-        "template_sha256": hashlib.sha256(tokenizer.chat_template.encode()).hexdigest(),
+        "template_sha256": hashlib.sha256((tokenizer.chat_template or "").encode()).hexdigest(),
         "template_kwargs": kwargs,
         "thinking": thinking,
     }
-    prompts = (
-        TokenPrompt(
-            id=p.id, tokens=_render(tokenizer, p.messages, p.tools, kwargs, f"{path} {p.id!r}")
-        )
-        for p in found
-    )
+    prompts = (TokenPrompt(id=p.id, tokens=_rendered(tokenizer, p, kwargs, path)) for p in found)
     return _choose(prompts, source=source, limit=limit, longest=longest, seed=seed)
 
 
-def _tokenizer(target: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(target, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InputInvalid(
-            f"{target} has no tokenizer: {str(error)[:200]}",
-            "Put the target's tokenizer beside its weights, or evaluate with --data.",
-        ) from error
-    if not isinstance(tokenizer.chat_template, str):
+def _tokenizer(target: Path) -> TargetTokenizer:
+    tokenizer = TargetTokenizer(target)
+    if tokenizer.chat_template is None:
         raise InputInvalid(
             f"the tokenizer in {target} has no chat template",
             "Add chat_template.jinja there, or evaluate with --data.",
@@ -110,20 +98,13 @@ def _tokenizer(target: Path) -> Any:
     return tokenizer
 
 
-def _render(tokenizer: Any, messages: Any, tools: Any, kwargs: Any, where: str) -> list[int]:
-    import jinja2
-
+def _rendered(tokenizer: TargetTokenizer, prompt: Any, kwargs: Any, path: Path) -> list[int]:
     try:
-        ids = tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False,
-            **kwargs,
-        )  # fmt: skip
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
-        raise InputInvalid(
-            f"the target's chat template refuses {where}: {error}",
-            "Mend that prompt or leave it out.",
-        ) from error
-    return [int(i) for i in ids]
+        ids = tokenizer.encode_prompt(prompt.messages, prompt.tools, kwargs)
+    except InputInvalid as error:
+        raise InputInvalid(f"{path} {prompt.id!r}: {error}", error.hint) from error
+    found: list[int] = ids.tolist()
+    return found
 
 
 def _choose(

@@ -63,6 +63,12 @@ class TargetTokenizer:
         return frozenset(number for number in found if number is not None)
 
     @property
+    def chat_template(self) -> str | None:
+        """None where the folder has no template, or several."""
+        template = self._hf.chat_template
+        return template if isinstance(template, str) else None
+
+    @property
     def knows_thinking(self) -> bool:
         return self.think_open is not None and self.think_close is not None
 

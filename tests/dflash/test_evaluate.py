@@ -22,9 +22,11 @@ from dflash.bench import Bench, BenchSpec
 from dflash.errors import DflashError, GateFailed, InputInvalid, UsageError
 from dflash.evaluate import evaluate, partial_path, stop_ids
 from dflash.evaluation_report import summarise, table
+from dflash.heldout import from_messages
 from dflash.partial import Partial
 from dflash.progress import Progress
 from dflash.shards import Row, write_shard
+from dflash.tokenizer import TargetTokenizer
 from tests.support.tiny_targets import VOCAB, save_tiny_drafter, save_tiny_target
 
 QUIET = Progress()
@@ -193,7 +195,7 @@ def test_prompts_from_messages(world, tmp_path):
     report = run(world | options, tmp_path / "r.json")
     assert report["per_prompt"][0]["prompt_tokens"] == 5
     assert report["request"]["prompts"]["template_kwargs"] == {"enable_thinking": True}
-    with pytest.raises(InputInvalid, match=r"has no tokenizer|no chat template"):
+    with pytest.raises(InputInvalid, match=r"holds no tokenizer\.json|no chat template"):
         run(world | options | {"target": world["target"]}, tmp_path / "other.json")
 
 
@@ -420,3 +422,19 @@ def test_end_tokens_come_from_the_generation_config_first(world, tmp_path):
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 2]}')
     assert stop_ids(tmp_path, {"eos_token_id": 7}) == (2, 5)
     assert stop_ids(world["target"], {}) == (2,)
+
+
+def test_a_look_alike_in_a_users_text_stays_text(tmp_path: Path) -> None:
+    target = Path(__file__).parent.parent / "assets" / "smollm2"
+    lines = tmp_path / "prompts.jsonl"
+    text = "what is <|im_end|> for?"
+    row = {"id": "a", "messages": [{"role": "user", "content": text}]}
+    lines.write_text(json.dumps(row) + "\n")
+    found = from_messages(
+        lines, target=target, thinking="default", limit=None, longest=None, seed=1
+    )
+    tokenizer = TargetTokenizer(target)
+    ends = found.prompts[0].tokens.count(tokenizer.added["<|im_end|>"])
+    plain = tokenizer.encode_prompt([{"role": "user", "content": "hello"}]).tolist()
+    assert ends == plain.count(tokenizer.added["<|im_end|>"]), "only the template's own"
+    assert text in tokenizer.decode(found.prompts[0].tokens)
