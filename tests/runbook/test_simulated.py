@@ -125,7 +125,7 @@ def test_from_rent_to_publish(tmp_path: Path) -> None:
 
 def test_machines_fail_in_every_way_on_the_way(tmp_path: Path) -> None:
     faults = [
-        Fault(task="serve-3", after_hours=2, kind="kill"),
+        Fault(task="serve.30003", after_hours=2, kind="kill"),
         Fault(task="generate", after_hours=5, kind="cut"),
         Fault(task="generate", after_hours=9, kind="reboot"),
         Fault(task="train", after_hours=11, kind="kill"),
