@@ -1,7 +1,7 @@
-"""`artifact`: results into a store, with sha256: copied aside, read back, renamed.
+"""`artifact`: results into a store of the operator's side, `file://` or `s3://`, with sha256.
 
-Runs on the operator's side, so the files must lie on a `local` host. Copying again only reads:
-what is already there with the same digest is left alone.
+Files of a host behind SSH are fetched first, resumably; for large sets there is `upload`, which
+goes from the host itself. Doing it again only reads: what is there with the same digest stays.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 from pydantic import Field, field_validator
 
-from runbook.steps.base import Json, Outcome, Step, StepArgs, StepContext, StepPlan
+from runbook.steps.base import Json, Outcome, Step, StepArgs, StepContext, StepPlan, host_of
+from runbook.steps.object_args import StoreArgs
 from runbook.units import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 BLOCK = 1 << 20
 MANIFEST = "manifest.json"
+S3 = "s3://"
 
 
 def inside(name: str) -> str:
@@ -49,10 +51,12 @@ class SourceArgs(StepArgs):
         return inside(name)
 
 
-class ArtifactArgs(StepArgs):
+class ArtifactArgs(StoreArgs):
     """Where to, and what."""
 
-    store: Annotated[str, Field(description="file:///FOLDER; nothing in it is escaped.")]
+    store: Annotated[
+        str, Field(description="file:///FOLDER, nothing in it escaped; or s3://BUCKET/FOLDER.")
+    ]
     prefix: Annotated[str, Field(description="Folder inside the store for this delivery.")] = ""
     files: Annotated[tuple[SourceArgs, ...], Field(min_length=1, description="What is kept.")]
 
@@ -64,10 +68,10 @@ class ArtifactArgs(StepArgs):
 
     @field_validator("store")
     @classmethod
-    def is_local(cls, url: str) -> str:
-        """Other stores are not there yet; better said now than at the end."""
-        if not url.startswith(("file:///", "file://${", "${")):
-            raise ValueError(f"{url!r}: only file:///FOLDER stores are known")
+    def is_known(cls, url: str) -> str:
+        """Better said now than at the end."""
+        if not url.startswith(("file:///", "file://${", S3, "${")) or url == S3:
+            raise ValueError(f"{url!r}: only file:///FOLDER and s3://BUCKET/FOLDER are known")
         return url
 
 
@@ -79,28 +83,53 @@ class Artifact(Step[ArtifactArgs]):
     Args = ArtifactArgs
 
     def plan(self, args: ArtifactArgs, ctx: StepContext) -> StepPlan:
-        top = store_folder(args.store) / args.prefix
+        top = args.store if args.store.startswith(S3) else str(store_folder(args.store))
+        top = f"{top.rstrip('/')}/{args.prefix}".rstrip("/")
+        in_s3 = top.startswith(S3)
 
         def run(live: StepContext) -> Outcome:
-            if live.host_kind != "local":
-                return Outcome(
-                    ok=False,
-                    message=f"{live.host_name} is not this machine: file:// stores take files of "
-                    f"a local host only; copy them here first",
-                )
             try:
-                return deliver(args, top, live)
+                with _brought_here(args, live) as sources:
+                    if in_s3:
+                        return deliver_to_s3(args, sources, top, live)
+                    return deliver(sources, Path(top), live)
             except OSError as error:
                 where = error.filename or top
                 said = f"{where}: {error.strerror or error}; nothing half-written was kept"
                 return _refused(said)
 
+        # A host can look only into its own folders: elsewhere the step has read back what it kept.
+        here = not in_s3 and ctx.host_kind == "local"
         return StepPlan(
-            summary=tuple(f"keep {one.path} as {top / one.name}" for one in args.files),
+            summary=tuple(f"keep {one.path} as {top}/{one.name}" for one in args.files),
             run=run,
-            done_when=({"manifest": {"path": str(top / MANIFEST)}},),
-            out={"store": f"file://{top}"},
+            done_when=({"manifest": {"path": f"{top}/{MANIFEST}"}},) if here else (),
+            out={"store": top if in_s3 else f"file://{top}"},
         )
+
+
+@contextlib.contextmanager
+def _brought_here(args: ArtifactArgs, ctx: StepContext) -> Iterator[list[tuple[Path, str]]]:
+    """Each source as a path of this machine; fetched ones are gone afterwards, if all went well."""
+    if ctx.host_kind == "local":
+        yield [(Path(source.path), source.name) for source in args.files]
+        return
+    inbox = ctx.workspace / ".runbook" / "inbox" / ctx.task_id
+    inbox.mkdir(parents=True, exist_ok=True)
+    found = []
+    for source in args.files:
+        ctx.log(f"fetching {source.path} from {ctx.host_name}")
+        path = inbox / hashlib.sha256(source.path.encode()).hexdigest()[:16]
+        if host_of(ctx).pull(source.path, path).files != _count(path):
+            shutil.rmtree(path)  # files of an earlier attempt that are gone there now
+            host_of(ctx).pull(source.path, path)
+        found.append((path, source.name))
+    yield found
+    shutil.rmtree(inbox, ignore_errors=True)
+
+
+def _count(path: Path) -> int:
+    return sum(inner.is_file() for inner in path.rglob("*")) if path.is_dir() else 1
 
 
 def store_folder(url: str) -> Path:
@@ -109,32 +138,69 @@ def store_folder(url: str) -> Path:
     return Path(url.removeprefix("file://"))
 
 
-def deliver(args: ArtifactArgs, top: Path, ctx: StepContext) -> Outcome:
+def deliver(sources: Sequence[tuple[Path, str]], top: Path, ctx: StepContext) -> Outcome:
     """Copy everything, then write the manifest that lists it."""
-    wanted: dict[str, Path] = {}
-    for source in args.files:
-        found = list(_files(Path(source.path), source.name))
-        if not found:
-            return _refused(f"{source.path}: no file there; run the task that makes it")
-        for path, name in found:
-            if name in wanted:
-                return _refused(f"{wanted[name]} and {path} both want the name {name}; rename one")
-            wanted[name] = path
+    wanted = _wanted(sources)
+    if isinstance(wanted, Outcome):
+        return wanted
     kept: list[dict[str, Json]] = []
     for name, path in sorted(wanted.items()):
         size, digest = _keep(path, top / name)
         kept.append({"path": name, "size": size, "sha256": digest})
         ctx.log(f"kept {name} ({show_bytes(size)})")
     _write(top / MANIFEST, (json.dumps({"files": kept}, indent=1) + "\n").encode())
+    return _delivered(kept, top.as_uri(), str(top), lambda name: (top / name).as_uri())
+
+
+def deliver_to_s3(
+    args: ArtifactArgs, sources: Sequence[tuple[Path, str]], top: str, ctx: StepContext
+) -> Outcome:
+    """The same with objects; `dflash get` and the step `download` read what it leaves."""
+    from dflash.errors import DflashError
+    from dflash.objects import StoreOptions, open_store
+    from dflash.progress import Progress
+    from dflash.put import local_file, send
+
+    wanted = _wanted(sources)
+    if isinstance(wanted, Outcome):
+        return wanted
+    options = StoreOptions(endpoint=args.endpoint, region=args.region, addressing=args.addressing)
+    try:
+        files = [local_file(path, name) for name, path in sorted(wanted.items())]
+        kept, _ = send(files, open_store(top, options), options, progress=Progress())
+    except DflashError as error:
+        return _refused(f"{error.message}. {error.hint}")
+    for entry in kept:
+        ctx.log(f"kept {entry['path']} ({show_bytes(entry['size'])})")
+    return _delivered(kept, top, top, lambda name: f"{top}/{name}")
+
+
+def _wanted(sources: Sequence[tuple[Path, str]]) -> dict[str, Path] | Outcome:
+    """Every file by its name in the store; or what is wrong with them."""
+    wanted: dict[str, Path] = {}
+    for source, name_there in sources:
+        found = list(_files(source, name_there))
+        if not found:
+            return _refused(f"{source}: no file there; run the task that makes it")
+        for path, name in found:
+            if name in wanted:
+                return _refused(f"{wanted[name]} and {path} both want the name {name}; rename one")
+            wanted[name] = path
+    return wanted
+
+
+def _delivered(
+    kept: Sequence[dict[str, Json]], store: str, shown: str, uri_of: Callable[[str], str]
+) -> Outcome:
     artifacts = [
-        {"uri": (top / str(one["path"])).as_uri(), "size": one["size"], "sha256": one["sha256"]}
+        {"uri": uri_of(str(one["path"])), "size": one["size"], "sha256": one["sha256"]}
         for one in kept
     ]
     return Outcome(
         ok=True,
-        out={"store": top.as_uri(), "files": len(kept)},
+        out={"store": store, "files": len(kept)},
         evidence={"artifacts": artifacts},
-        message=f"{len(kept)} files kept in {top}",
+        message=f"{len(kept)} files kept in {shown}",
     )
 
 

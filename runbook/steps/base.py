@@ -53,6 +53,13 @@ class StopAnswer(Protocol):
     def survivors(self) -> Sequence[Mapping[str, Json]]: ...
 
 
+class PullReport(Protocol):
+    """What fetching a file or a tree came to."""
+
+    @property
+    def files(self) -> int: ...
+
+
 class StepHost(Protocol):
     """The part of a host that a step may use."""
 
@@ -61,6 +68,7 @@ class StepHost(Protocol):
         self, checks: Sequence[Check], *, attempt: str | None = None, timeout: float = 60
     ) -> Sequence[CheckAnswer]: ...
     def read_file(self, path: str, limit: int) -> bytes: ...
+    def pull(self, remote: str, local: Path) -> PullReport: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

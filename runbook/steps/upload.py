@@ -1,0 +1,40 @@
+"""`upload`: a folder of the host into an S3 prefix, or a `file://` folder, as a detached job."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+from pydantic import Field
+
+from runbook.steps import checks
+from runbook.steps.base import Step, StepContext, StepPlan
+from runbook.steps.dflash_job import dflash_job, flag, told
+from runbook.steps.object_args import SyncArgs, store_words
+
+
+class UploadArgs(SyncArgs):
+    """From a folder to an address."""
+
+    source: Annotated[str, Field(min_length=1, description="The folder; hidden files stay.")]
+
+
+class Upload(Step[UploadArgs]):
+    """Upload a folder. What is equal there already is not sent again; nothing is deleted."""
+
+    name = "upload"
+    leaves_on_host = False
+    Args = UploadArgs
+
+    def plan(self, args: UploadArgs, ctx: StepContext) -> StepPlan:
+        source, url = args.source.rstrip("/"), args.url.rstrip("/")
+        # Beside the folder and not in it: one for each address that it goes to.
+        receipt = f"{source}.uploaded-{hashlib.sha256(url.encode()).hexdigest()[:8]}.json"
+        words = ("put", source, url, *store_words(args, ctx), *flag("--receipt", receipt))
+        job = dflash_job(args, ctx, words)
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            done_when=(checks.json_metric(receipt, "url", equals=url),),
+            out={"url": url},
+        )

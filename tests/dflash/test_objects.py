@@ -1,0 +1,367 @@
+"""Folders to and from objects: a moto server on loopback and folders, killed and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto.s3.models import s3_backends
+from moto.server import ThreadedMotoServer
+
+from dflash.__main__ import main
+from dflash.errors import DflashError, InputInvalid, UsageError
+from dflash.get import get
+from dflash.objects import MANIFEST, StoreOptions, open_store
+from dflash.progress import Progress
+from dflash.put import put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60
+MIB = 1 << 20
+SMALL_PARTS = StoreOptions(part=5 * MIB, connections=8)
+QUIET = Progress()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    made.start()
+    host, port = made.get_host_and_port()
+    yield f"http://{host}:{port}"
+    made.stop()
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    environment(monkeypatch, server)
+    client = boto3.client("s3")
+    client.bucket = f"b{abs(hash(request.node.name))}"
+    client.create_bucket(Bucket=client.bucket)
+    return client
+
+
+def environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+
+
+@pytest.fixture(params=["s3", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return f"file://{tmp_path}/store/a"
+    return f"s3://{request.getfixturevalue('s3').bucket}/runs/a"
+
+
+def folder_of(top: Path) -> Path:
+    """Odd names, an empty file, one of several parts, and what is nobody's result."""
+    contents = {
+        "a.json": b"{}", "empty": b"", "deep/er/b.bin": b"b" * 1000, "with space ü#%20?": b"odd",
+        "large.bin": os.urandom(11 * MIB), ".lock": b"", "deep/.hidden/c": b"no",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(content)
+    return top
+
+
+def contents(top: Path) -> dict[str, bytes]:
+    return {
+        name: path.read_bytes()
+        for path in top.rglob("*")
+        if path.is_file()
+        for name in [path.relative_to(top).as_posix()]
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
+
+
+def test_there_and_back_and_again_nothing_moves(url: str, tmp_path: Path) -> None:
+    source, target = folder_of(tmp_path / "source"), tmp_path / "target"
+    done = put(source, url, SMALL_PARTS, progress=QUIET)
+    assert done["files"] == done["moved_files"] == 5
+    first = get(url, target, SMALL_PARTS, progress=QUIET)
+    assert first["moved_files"] == 5
+    assert contents(target) == contents(source)
+    listed = json.loads((target / MANIFEST).read_text())["files"]
+    assert {one["path"] for one in listed} == set(contents(source))
+    assert put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] == 0
+    assert get(url, target, SMALL_PARTS, progress=QUIET)["moved_files"] == 0
+
+
+def test_only_what_changed_moves_even_when_its_size_did_not(url: str, tmp_path: Path) -> None:
+    source, target = folder_of(tmp_path / "source"), tmp_path / "target"
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    get(url, target, SMALL_PARTS, progress=QUIET)
+    (source / "a.json").write_bytes(b"[]")
+    (target / "large.bin").write_bytes(bytes(11 * MIB))
+    (target / "ours").write_text("not in the store")
+    assert put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] == 1
+    assert get(url, target, SMALL_PARTS, progress=QUIET)["moved_files"] == 2
+    assert contents(target) == {**contents(source), "ours": b"not in the store"}
+
+
+def test_half_an_upload_is_not_taken_for_a_whole_one(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder_of(tmp_path / "source")
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    (source / "a.json").write_bytes(b"changed")
+    kind = type(open_store(url, SMALL_PARTS))
+
+    def refuse(*_: object) -> None:
+        raise DflashError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "send", refuse)
+        with pytest.raises(DflashError, match="gone"):
+            put(source, url, SMALL_PARTS, progress=QUIET)
+    with pytest.raises(InputInvalid, match=r"an upload that did not end"):
+        get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
+    assert put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] == 1
+    get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
+
+
+def test_what_was_damaged_there_never_appears_here(s3: Any, tmp_path: Path) -> None:
+    url, source = f"s3://{s3.bucket}/x", folder_of(tmp_path / "source")
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    s3.put_object(Bucket=s3.bucket, Key="x/deep/er/b.bin", Body=b"B" * 1000)
+    with pytest.raises(InputInvalid, match=r"deep/er/b.bin is not what was uploaded"):
+        get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
+    assert not (tmp_path / "target/deep/er/b.bin").exists()
+    assert not (tmp_path / "target" / MANIFEST).exists()
+    # Nobody's metadata vouches for it, so the next upload replaces it.
+    assert put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] == 1
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//b", "."])
+def test_names_that_lead_elsewhere(name: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    entry = {"path": name, "size": 0, "sha256": "0" * 64}
+    (store / MANIFEST).write_text(json.dumps({"format": "dflash-objects/1", "files": [entry]}))
+    with pytest.raises(InputInvalid, match="no name of a file"):
+        get(f"file://{store}", tmp_path / "target", SMALL_PARTS, progress=QUIET)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other/1", "files": []}'])
+def test_a_torn_manifest(text: str, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / MANIFEST).write_text(text)
+    with pytest.raises(InputInvalid, match="no manifest of"):
+        get(f"file://{tmp_path}/store", tmp_path / "target", SMALL_PARTS, progress=QUIET)
+
+
+def test_objects_of_others(s3: Any, tmp_path: Path) -> None:
+    """Nothing vouches for them but their ETags; one is a folder made in a console."""
+    url, target = f"s3://{s3.bucket}/theirs", tmp_path / "target"
+    s3.put_object(Bucket=s3.bucket, Key="theirs/", Body=b"")
+    for number in range(30):
+        s3.put_object(Bucket=s3.bucket, Key=f"theirs/{number:04}", Body=str(number).encode())
+    with pytest.raises(InputInvalid) as refused:
+        get(url, target, SMALL_PARTS, progress=QUIET)
+    assert "--plain" in refused.value.hint
+    assert get(url, target, SMALL_PARTS, plain=True, progress=QUIET)["moved_files"] == 30
+    (target / "0007").write_text("8")
+    assert get(url, target, SMALL_PARTS, plain=True, progress=QUIET)["moved_files"] == 1
+    assert (target / "0007").read_text() == "7"
+
+
+def test_a_listing_of_several_pages(s3: Any) -> None:
+    backend = s3_backends["123456789012"]["global"]
+    for number in range(2500):
+        backend.put_object(s3.bucket, f"many/{number:05}", b"x")
+    listed = open_store(f"s3://{s3.bucket}/many", SMALL_PARTS).listed()
+    assert list(listed) == [f"{number:05}" for number in range(2500)]
+
+
+def killed_midway(words: list[str], reached: Any) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dflash", *words], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while not reached():
+            assert time.monotonic() < deadline
+            assert running.poll() is None, "it ended before it could be killed"
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+
+
+def many(top: Path) -> Path:
+    top.mkdir()
+    for number in range(40):
+        (top / f"{number:03}").write_bytes(os.urandom(2 * MIB))
+    return top
+
+
+def test_killed_while_it_uploads(s3: Any, tmp_path: Path) -> None:
+    source, url = many(tmp_path / "source"), f"s3://{s3.bucket}/k"
+
+    def some() -> bool:
+        return s3.list_objects_v2(Bucket=s3.bucket)["KeyCount"] > 3
+
+    killed_midway(["put", str(source), url, "--connections", "2"], some)
+    with pytest.raises(InputInvalid, match="did not end"):
+        get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
+    assert 0 < put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] < 40
+    get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
+    assert contents(tmp_path / "target") == contents(source)
+
+
+def test_killed_while_it_downloads(s3: Any, tmp_path: Path) -> None:
+    source, url = many(tmp_path / "source"), f"s3://{s3.bucket}/k"
+    target = tmp_path / "target"
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    killed_midway(
+        ["get", url, str(target), "--connections", "2"],
+        lambda: target.is_dir() and len(contents(target)) > 3,
+    )
+    assert not (target / MANIFEST).exists()
+    before = contents(target)
+    assert before.items() <= contents(source).items(), "whole files or none"
+    done = get(url, target, SMALL_PARTS, progress=QUIET)
+    assert done["moved_files"] == 40 - len(before)
+    assert contents(target) == contents(source)
+    assert not list(target.rglob("*.part"))
+
+
+def test_parts_of_a_killed_upload_are_removed(s3: Any, tmp_path: Path) -> None:
+    source, url = folder_of(tmp_path / "source"), f"s3://{s3.bucket}/x"
+    for key in ("x/large.bin", "x/large.bin.2"):
+        s3.create_multipart_upload(Bucket=s3.bucket, Key=key)
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    left = s3.list_multipart_uploads(Bucket=s3.bucket)["Uploads"]
+    assert [upload["Key"] for upload in left] == ["x/large.bin.2"], "another file's is not ours"
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "source")
+    url, target = f"file://{tmp_path}/store", tmp_path / "target"
+    put(source, url, SMALL_PARTS, progress=QUIET)
+    code = (
+        "import resource, sys; from dflash.__main__ import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "get", url, str(target)],
+        cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (target / "large.bin").exists()
+    assert not (target / MANIFEST).exists()
+    get(url, target, SMALL_PARTS, progress=QUIET)
+    assert contents(target) == contents(source)
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_first_byte(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    entry = {"path": "x", "size": 1 << 40, "sha256": "0" * 64}
+    (store / MANIFEST).write_text(json.dumps({"format": "dflash-objects/1", "files": [entry]}))
+    with pytest.raises(DflashError, match="GB are to come"):
+        get(f"file://{store}", tmp_path / "target", SMALL_PARTS, progress=QUIET)
+
+
+class Flaky(BaseHTTPRequestHandler):
+    """One object whose body breaks off until the last try; listings and the rest fail."""
+
+    asked = 0
+    body = b"x" * 100_000
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+        self.wfile.write(self.body if self.asked >= 3 else self.body[:1000])
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_body_that_breaks_off_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Flaky) as flaky:
+        threading.Thread(target=flaky.serve_forever, daemon=True).start()
+        environment(monkeypatch, f"http://127.0.0.1:{flaky.server_address[1]}")
+        store = open_store("s3://bucket/x", SMALL_PARTS)
+        with (tmp_path / "got").open("wb") as handle:
+            store.fetch("name", len(Flaky.body), handle)
+        flaky.shutdown()
+    assert (tmp_path / "got").read_bytes() == Flaky.body
+    assert Flaky.asked == 3
+
+
+def test_messages(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = str(folder_of(tmp_path / "source"))
+
+    def said(*words: str, code: int = 1) -> str:
+        assert main(words) == code
+        text = capsys.readouterr().err
+        assert "Traceback" not in text
+        return text
+
+    assert "no such bucket" in said("put", source, "s3://nobody-has-this/x")
+    assert "is no folder" in said("put", f"{source}/none", f"s3://{s3.bucket}/x")
+    assert "is no address" in said("put", source, "https://x/y", code=2)
+    assert "long-lived" in said("put", source, f"s3://{s3.bucket}/x", "--short-lived-only")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    assert "5 files were sent" in said(
+        "put", source, f"s3://{s3.bucket}/x", "--short-lived-only", code=0
+    )
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with socket.socket() as nobody:  # bound, not listening: refused at once
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("dflash.objects.TRIES", 0)
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        text = said("get", f"s3://{s3.bucket}/x", str(tmp_path / "t"), "--endpoint", endpoint)
+    assert "gives no answer" in text
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert "no credentials" in said("get", f"s3://{s3.bucket}/x", str(tmp_path / "t"))
+
+
+def test_into_itself(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "source")
+    with pytest.raises(UsageError, match="lies inside"):
+        put(source, f"file://{source}/store", SMALL_PARTS, progress=QUIET)
+
+
+def test_the_receipt_is_there_only_for_a_whole_upload(tmp_path: Path) -> None:
+    source, receipt = folder_of(tmp_path / "source"), tmp_path / "receipt.json"
+    words = ["put", str(source), f"file://{tmp_path}/store", "--receipt", str(receipt)]
+    assert main(words) == 0
+    assert json.loads(receipt.read_text())["url"] == f"file://{tmp_path}/store"
+    (tmp_path / "store").rename(tmp_path / "moved")
+    (tmp_path / "store").write_text("a file is in the way")
+    assert main(words) == 1
+    assert not receipt.exists()

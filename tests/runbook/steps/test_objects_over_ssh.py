@@ -1,0 +1,153 @@
+"""`upload`, `download` and `artifact` on a host behind a real sshd, with a moto server as S3."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from remote import LocalTransport
+from remote.ssh import SshTransport
+from runbook.engine import hosts
+from state import HostBinding
+from tests.support.sshd import running_sshd
+from tests.support.workspaces import HEAD, make, states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from remote import HostTarget, Transport
+    from runbook.service import Service
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "key-of-the-test", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}  # fmt: skip
+SECRETS = "secrets: {AWS_ACCESS_KEY_ID: {from: env}, AWS_SECRET_ACCESS_KEY: {from: env}}\ntasks:\n"
+TASKS = """\
+  up:
+    title: Up
+    phase: one
+    step: upload
+    secrets: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]
+    with:
+      venv: PREFIX
+      source: ${host.work}/set
+      url: s3://bucket/set
+      endpoint: ENDPOINT
+      region: us-east-1
+      long_lived_keys: true
+  refused:
+    title: Refused
+    phase: one
+    step: upload
+    secrets: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]
+    with: {venv: PREFIX, source: "${host.work}/set", url: s3://bucket/no, endpoint: ENDPOINT}
+  down:
+    title: Down
+    phase: one
+    needs: [up]
+    step: download
+    secrets: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]
+    with:
+      venv: PREFIX
+      url: ${task.up.out.url}
+      out: ${host.work}/back
+      endpoint: ENDPOINT
+      region: us-east-1
+      long_lived_keys: true
+  keep:
+    title: Keep
+    phase: one
+    needs: [down]
+    step: artifact
+    with:
+      store: s3://bucket/kept
+      endpoint: ENDPOINT
+      files:
+        - {path: "${task.down.out.path}", name: set}
+        - {path: "${host.work}/set/a.json", name: reports/a.json}
+  keep_here:
+    title: Keep here
+    phase: one
+    needs: [down]
+    step: artifact
+    with: {store: "file://KEPT", files: [{path: "${host.work}/set", name: set}]}
+"""
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def service(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    tasks = TASKS.replace("ENDPOINT", endpoint).replace("PREFIX", sys.prefix)
+    tasks = tasks.replace("KEPT", str(tmp_path / "kept"))
+    with running_sshd(tmp_path / "sshd") as sshd:
+
+        def open_transport(target: HostTarget) -> Transport:
+            if target.kind == "local":
+                return LocalTransport()
+            return SshTransport(target, config=sshd.client_config)
+
+        monkeypatch.setattr(hosts, "open_transport", open_transport)
+        head = HEAD.replace("tasks:\n", SECRETS)
+        with make(tmp_path / "ws", tasks, head=head) as made:
+            far = tmp_path / "far"
+            binding = HostBinding(
+                role="box", kind="ssh", address="127.0.0.1", user=sshd.user, port=sshd.port,
+                host_key=sshd.host_key, root=str(far / "root"), work=str(far / "work"),
+            )  # fmt: skip
+            made.bind("box", binding)
+            yield made
+
+
+def test_there_and_back_and_kept(service: Service, endpoint: str, tmp_path: Path) -> None:
+    work = tmp_path / "far" / "work"
+    (work / "set" / "deep").mkdir(parents=True)
+    files = {"a.json": b"{}", "deep/b.bin": b"b" * 70_000}
+    for name, content in files.items():
+        (work / "set" / name).write_bytes(content)
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.create_bucket(Bucket="bucket")
+
+    service.run()
+
+    assert states(service) == {
+        "up": "done", "refused": "failed", "down": "done", "keep": "done", "keep_here": "done",
+    }  # fmt: skip
+    for name, content in files.items():
+        assert (work / "back" / name).read_bytes() == content
+        assert (tmp_path / "kept" / "set" / name).read_bytes() == content
+    keys = {one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]}
+    kept = {"kept/set/a.json", "kept/set/deep/b.bin", "kept/reports/a.json", "kept/.objects.json"}
+    assert keys == kept | {"set/a.json", "set/deep/b.bin", "set/.objects.json"}
+    recorded = {
+        one.uri: (one.size, one.sha256)
+        for one in service.snapshot().artifacts
+        if one.task == "keep"
+    }
+    assert recorded == {
+        f"s3://bucket/kept/{name}": (len(content), hashlib.sha256(content).hexdigest())
+        for name, content in {
+            "set/a.json": files["a.json"], "set/deep/b.bin": files["deep/b.bin"],
+            "reports/a.json": files["a.json"],
+        }.items()
+    }  # fmt: skip
+    assert not any((tmp_path / "ws" / ".runbook" / "inbox").iterdir())
+    said = service.log_path("refused", "err")
+    assert said is not None
+    assert "long-lived" in said.read_text()
