@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
-KILLS = int(os.environ.get("RUNBOOK_KILLS", "3"))
+KILLS = int(os.environ.get("RUNBOOK_KILLS", "1"))
 ROLES = ("target", "drafter", "launcher")
 PHASES = ("start", "load", "step", "save")
 STEPS, ENDS_WITHIN_S = 24, 30.0
