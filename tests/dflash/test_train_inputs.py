@@ -80,7 +80,8 @@ def test_a_ring_that_no_memory_holds_is_told_by_the_rank_that_wants_it(
 
 def both_ends(rank: int, values: dict[str, Any]) -> int:
     from dflash.ranks import join_group
-    from dflash.train import rank_main
+    from dflash.run_plan import plan
+    from dflash.train import agree, rank_main
 
     config = TrainConfig.from_json(values)
     if rank:
@@ -88,6 +89,7 @@ def both_ends(rank: int, values: dict[str, Any]) -> int:
     import torch.distributed as dist
 
     join_group(config, cuda=False)
+    agree(config, plan(config))
     dist.new_group([1])  # the target's part, up to where it would serve
     return 0
 
