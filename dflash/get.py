@@ -171,7 +171,7 @@ def _refuse_short_disk(wanted: Sequence[Wanted], folder: Path) -> None:
 
 def _fetch(store: FolderStore | S3Store, file: Wanted, path: Path) -> str:
     with write_aside(path) as handle:
-        store.fetch(file.name, file.size, handle)
+        store.fetch(file.name, file.size, handle, proved=bool(file.sha256))
         handle.flush()
         aside = Path(handle.name)
         digest, size = sha256_file(aside), aside.stat().st_size

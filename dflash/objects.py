@@ -6,6 +6,7 @@ What boto3 raises becomes one message here that names the object and the next st
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import shutil
 import time
@@ -138,8 +139,8 @@ class FolderStore:
         with path.open("rb") as reading, write_aside(self.folder / name) as writing:
             shutil.copyfileobj(reading, writing, BLOCK)
 
-    def fetch(self, name: str, size: int, handle: BinaryIO) -> None:
-        del size
+    def fetch(self, name: str, size: int, handle: BinaryIO, *, proved: bool) -> None:
+        del size, proved
         with (self.folder / name).open("rb") as reading:
             shutil.copyfileobj(reading, handle, BLOCK)
 
@@ -201,24 +202,28 @@ class S3Store:
             if size <= self._options.part:
                 with path.open("rb") as handle:
                     self._client.put_object(
-                        Bucket=self.bucket, Key=key, Body=handle, Metadata=about
-                    )
+                        Bucket=self.bucket, Key=key, Body=handle, Metadata=about,
+                        ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
+                    )  # fmt: skip
                 return
             self._drop_parts(key)
             self._transfers.upload(str(path), self.bucket, key, {"Metadata": about}).result()
 
-    def fetch(self, name: str, size: int, handle: BinaryIO) -> None:
+    def fetch(self, name: str, size: int, handle: BinaryIO, *, proved: bool) -> None:
+        """`proved`: the caller knows the digest, so the store's own checksum need not be tried."""
         key = self._prefix + name
+        extra = {} if proved else {"ChecksumMode": "ENABLED"}
         with explained(f"{self.where}/{name}"):
             if size > self._options.part:
-                self._transfers.download(self.bucket, key, handle).result()
+                self._transfers.download(self.bucket, key, handle, extra).result()
                 return
             for attempt in range(TRIES):
                 handle.seek(0)
                 handle.truncate()
                 try:
-                    body = self._client.get_object(Bucket=self.bucket, Key=key)["Body"]
-                    shutil.copyfileobj(body, handle, BLOCK)
+                    body = self._client.get_object(Bucket=self.bucket, Key=key, **extra)["Body"]
+                    with contextlib.closing(body):
+                        shutil.copyfileobj(body, handle, BLOCK)
                 except _broken_off():
                     if attempt == TRIES - 1:
                         raise
@@ -282,6 +287,7 @@ def connect(options: StoreOptions, where: str) -> Any:
         s3=style, connect_timeout=10, read_timeout=60,
         retries={"mode": "standard", "total_max_attempts": TRIES + 1},
         max_pool_connections=2 * options.connections,  # small files, and parts of large ones
+        response_checksum_validation="when_required",
     )  # fmt: skip
     with explained(where):
         session = boto3.Session()
