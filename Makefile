@@ -2,11 +2,13 @@
 #
 #   TORCH_INDEX=URL   where to find CPU builds of torch; without it pip takes its default, which on
 #                     most Linux machines is a CUDA build of several gigabytes
+#   WORKERS=N             `make test` with so many processes side by side
 #   ENGINE=transformers   `make demo` with `transformers serve` instead of SGLang
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ENGINE ?= sglang
+WORKERS ?= 2
 ENVS := $(CURDIR)/.envs
 VENV_PY := remote/payloads/venv.py
 LOCKS := runbook/locks
@@ -21,7 +23,7 @@ demo: operator  ## the whole pipeline on this machine, in ./demo
 
 test: dev serve oracles system check  ## set up, then lint, types, import contracts, and all tests
 	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python DFLASH_ORACLE_PYTHON=$(ENVS)/oracles/bin/python \
-	  $(ENVS)/dev/bin/python -m pytest $(PYTEST_ARGS)
+	  $(ENVS)/dev/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 soak: dev system  ## long campaigns: all faults, many more kills (RUNBOOK_KILLS, _FAULTS, _SEED)
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults

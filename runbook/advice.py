@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from runbook.reasons import STOPPED_BY, is_void
 from runbook.views import NextAction
 from state import Snapshot, Task, TaskState
@@ -26,7 +28,7 @@ def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
 
 
 def _on(task: Task, verb: str, reason: str, command: str = "") -> NextAction:
-    command = command or f"runbook {verb} {task.id}"
+    command = command or f"runbook {verb} {quote(task.id)}"
     return NextAction(verb=verb, task=task.id, command=command, reason=reason)
 
 
@@ -63,7 +65,7 @@ def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextA
             reason = f"{task.id} was {task.reason}; it runs again when somebody says so"
             return _on(task, "retry", reason)
         if task.state is TaskState.GATED:
-            command = f'runbook gate approve {task.id} --reason "..."'
+            command = f'runbook gate approve {quote(task.id)} --reason "..."'
             return _on(task, "approve", f"{task.id} {task.reason}", command)
     return None
 
@@ -82,6 +84,12 @@ def _ready(snapshot: Snapshot, _tasks: list[Task], engine: str | None) -> NextAc
     found = ready(snapshot)
     if not found:
         return None
+    bound = {host.role for host in snapshot.hosts}
+    homeless = next((task for task in found if task.role and task.role not in bound), None)
+    if homeless is not None and all(task.role and task.role not in bound for task in found):
+        command = f"runbook host bind {homeless.role} local"
+        reason = f"{homeless.id} is ready and no machine plays {homeless.role}: this one, or "
+        return _on(homeless, "bind", reason + "USER@ADDRESS in the place of `local`", command)
     names = ", ".join(task.id for task in found[:4]) + (" ..." if len(found) > 4 else "")
     if engine:
         reason = f"{names} ready; {engine} starts what limits allow"

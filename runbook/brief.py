@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from runbook.requests import open_requests
@@ -223,7 +224,7 @@ def _about(view: View, task: Task) -> tuple[str, ...]:
         for check in snapshot.checks_of(task.id)
     ]
     lines += [f"- {_note_line(note)}" for note in snapshot.notes if note.task == task.id]
-    return (*lines, f"- look: `runbook status {task.id}`, `runbook logs {task.id}`")
+    return (*lines, f"- look: `runbook status {quote(task.id)}`, `runbook logs {quote(task.id)}`")
 
 
 def _because(task: Task) -> str:
@@ -242,8 +243,8 @@ def _runs(task: Task) -> bool:
 def _running_line(view: View, task: Task) -> str:
     attempt = view.snapshot.latest_attempt(task.id)
     where = f" on {attempt.host}, attempt {attempt.number}" if attempt and attempt.host else ""
-    logs = f"look: `runbook logs {task.id}`"
-    return f"`{task.id}` {task.state}{where}; {logs}, stop: `runbook stop {task.id}`"
+    logs = f"look: `runbook logs {quote(task.id)}`"
+    return f"`{task.id}` {task.state}{where}; {logs}, stop: `runbook stop {quote(task.id)}`"
 
 
 def _documents(view: View) -> list[str]:
@@ -301,7 +302,7 @@ def _waiting(snapshot: Snapshot, tasks: list[Task]) -> list[str]:
 
 
 def _wrong_line(task: Task) -> str:
-    return f"`{task.id}` {task.state}: {quoted(task.reason)}; look: `runbook logs {task.id}`"
+    return f"`{task.id}` {task.state}: {quoted(task.reason)}; look: `runbook logs {quote(task.id)}`"
 
 
 def _numbers(task: Task) -> dict[str, float]:

@@ -211,8 +211,11 @@ class Estimates:
     def __init__(self, snapshot: Snapshot) -> None:
         self._by_task: defaultdict[str, list[float]] = defaultdict(list)
         self._by_family: defaultdict[str, list[float]] = defaultdict(list)
+        now = {task.id: task.definition_hash for task in snapshot.tasks}
         for attempt in snapshot.attempts:
-            if attempt.state is AttemptState.VERIFIED and attempt.ended_at:
+            # Another definition may take another time: it says nothing of this one.
+            same = attempt.definition_hash == now.get(attempt.task)
+            if same and attempt.state is AttemptState.VERIFIED and attempt.ended_at:
                 took = _between(attempt.created_at, attempt.ended_at)
                 self._by_task[attempt.task].append(took)
                 self._by_family[family_of(attempt.task)].append(took)

@@ -47,11 +47,13 @@ def shell(binding: HostBinding, workspace: Workspace, *, command: str = "") -> l
     if binding.kind == "local":
         Path(binding.root).mkdir(parents=True, exist_ok=True)
         mine = os.environ.get("SHELL") or "/bin/sh"
-        inside = f"cd {shlex.quote(binding.root)} && exec {command or shlex.quote(mine)}"
+        what = f"{shlex.quote(mine)} -c {shlex.quote(command)}" if command else shlex.quote(mine)
+        inside = f"cd {shlex.quote(binding.root)} && exec {what}"
         return ["/bin/sh", "-c", inside]
     root = binding.root.removeprefix("~/")
     there = shlex.quote(root) if root != binding.root else shlex.quote(binding.root)
-    line = f"cd {there} 2>/dev/null; exec {command or '${SHELL:-/bin/sh} -l'}"
+    what = f"-c {shlex.quote(command)}" if command else "-l"
+    line = f'cd {there} 2>/dev/null; exec "${{SHELL:-/bin/sh}}" {what}'
     return openssh.command(
         target_of(binding),
         [line],

@@ -5,6 +5,7 @@ This is what keeps `runbook status` quick; everything that acts is in `runbook.s
 
 from __future__ import annotations
 
+import json
 import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
@@ -129,6 +130,15 @@ class Reader:
             if deadline is not None and time.monotonic() >= deadline:
                 return view, False
             time.sleep(WAIT_STEP_S)
+
+    def require_role(self, role: str) -> None:
+        """Raises RunbookError when the runbook has no such host role."""
+        roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
+        if role not in roles:
+            raise RunbookError(
+                f"The runbook has no host role `{role}`.",
+                hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
+            )
 
     def changed(self) -> bool:
         """Whether another client committed something since the last call."""

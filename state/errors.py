@@ -26,9 +26,15 @@ class UnknownTask(StateError):
         from difflib import get_close_matches  # 10 ms of import that only a typing error is worth
 
         names = sorted(known)
-        near = get_close_matches(task, names, n=3, cutoff=0.5)
+        members = [name for name in names if name.startswith(f"{task}[")]
+        near = members[:3] or get_close_matches(task, names, n=3, cutoff=0.5)
         hint = f"Did you mean {', '.join(near)}?" if near else "`runbook status` lists all tasks."
-        super().__init__(f"There is no task {task!r}.", hint)
+        if members:
+            more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+            text, hint = f"{task!r} is a family of tasks.", f"Name one: {', '.join(near)}{more}."
+        else:
+            text = f"There is no task {task!r}."
+        super().__init__(text, hint)
         self.task = task
         self.near = tuple(near)
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 COLUMNS: tuple[tuple[str, frozenset[T]], ...] = (
     ("done", frozenset({T.DONE})),
     ("running", RUNNING),
-    ("ready", frozenset({T.READY, T.GATED})),
+    ("ready", frozenset({T.READY})),
+    ("gated", frozenset({T.GATED})),
     ("waiting", frozenset({T.DRAFT, T.BLOCKED})),
     ("needs a look", frozenset({T.FAILED, T.STALE, T.ATTENTION})),
     ("skipped", frozenset({T.SKIPPED})),

@@ -369,6 +369,7 @@ def shell_command(workspace: Path, role: str, command: str) -> None:
     from runbook.reader import Reader
 
     with Reader.open(workspace) as reader:
+        reader.require_role(role)
         binding = bound(reader.snapshot(), role)
         argv = shell(binding, reader.workspace, command=command)
     os.execvp(argv[0], argv)  # noqa: S606 (the user's own shell: its signals, its exit code)

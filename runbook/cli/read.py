@@ -113,7 +113,14 @@ def brief_command(workspace: Path, about: str | None, tokens: int, md: bool, as_
 @click.option("-f", "--follow", is_flag=True, help="Keep printing while the task runs.")
 @click.option("--err", "stream", flag_value="err", help="Only the error stream.")
 @click.option("--out", "stream", flag_value="out", help="Only the output.")
-@click.option("-n", "--lines", type=int, default=40, help="Last lines to print; 0 for all.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="Last lines to print; 0 for all.",
+)
 @json_option
 @click.pass_obj
 def logs_command(

@@ -56,6 +56,7 @@ class Engine:
     started: list[str] = field(default_factory=list)
     _stops: dict[str, float] = field(default_factory=dict)
     _races: int = 0
+    _looked: bool = False
 
     def run(self, stop_event: StopEvent, *, moved: Callable[[], None]) -> RunResult:
         """Blocks until there is nothing left to do, or until `stop_event` is set.
@@ -97,10 +98,19 @@ class Engine:
         self._races = 0
         return idle
 
+    def _tell_adopted(self, snapshot: Snapshot) -> None:
+        """Once, at the start: what went on while nobody looked."""
+        for task, attempt in () if self._looked else live_attempts(snapshot):
+            if task.state is not TaskState.SERVING:
+                text = f"{task.id}: attempt {attempt.number} on {attempt.host} is followed again"
+                self.world.emit(Info(text=text))
+        self._looked = True
+
     def tick(self) -> bool:
         """One round; True when nothing moves and nothing can be started."""
         self.world.background.collect(self.world)
         snapshot = self.world.store.snapshot()
+        self._tell_adopted(snapshot)
         observe(self.world, snapshot)
         snapshot = self.world.store.snapshot()
         self.resume_stops(snapshot)

@@ -25,6 +25,7 @@ REACHES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_wor
 DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
 
 TaskId = Annotated[str, Field(description="A task's id, as `status` lists it.")]
+Subject = Annotated[str, Field(description="A task's id, or `run` for the whole graph.")]
 Reason = Annotated[str, Field(min_length=1, description="Why; it is recorded.")]
 Token = Annotated[
     str | None, Field(description="What `runbook confirm REQUEST` gave the person; one use.")
@@ -111,11 +112,9 @@ def _add_recording(server: MCPServer, session: Session) -> None:
 
 
 def _add_sharing(server: MCPServer, session: Session) -> None:
-    subject = Annotated[str, Field(description="A task's id, or `run` for the whole graph.")]
-
     @server.tool(annotations=ADDS)
     def claim(
-        subject: subject,
+        subject: Subject,
         minutes: Annotated[float, Field(gt=0, le=24 * 60, description="For so long.")] = 30,
         reason: Annotated[str, Field(description="What for.")] = "",
     ) -> answers.Done:
@@ -130,7 +129,7 @@ def _add_sharing(server: MCPServer, session: Session) -> None:
             )
 
     @server.tool(annotations=ADDS)
-    def release(subject: subject) -> answers.Done:
+    def release(subject: Subject) -> answers.Done:
         """Gives a claim of yours back."""
         with session.acting() as service:
             given = service.release(subject)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ class HostVerbs(Writer):
             RemoteError: the machine does not answer, or its key is not trusted.
         """
         self._require_free()
-        self._require_role(role)
+        self.require_role(role)
         try:
             binding, identity, facts = self._meet(binding)
         except HostKeyUnknown as error:
@@ -78,14 +77,6 @@ class HostVerbs(Writer):
             tx.bind_host(binding)
             settle(tx, snapshot, role, identity, facts, before=before, now=binding)
         self.write_progress()
-
-    def _require_role(self, role: str) -> None:
-        roles = json.loads(self.snapshot().meta.extra.get("roles", "{}"))
-        if role not in roles:
-            raise RunbookError(
-                f"The runbook has no host role `{role}`.",
-                hint=f"Its roles: {', '.join(sorted(roles)) or 'none'}.",
-            )
 
     def _meet(self, binding: HostBinding) -> tuple[HostBinding, Identity, Mapping[str, Any]]:
         host = self._hosts.meet(binding)
@@ -144,26 +135,26 @@ class HostVerbs(Writer):
         return self._hosts.meet(self._bound(role))
 
     def _bound(self, role: str) -> HostBinding:
-        self._require_role(role)
+        self.require_role(role)
         return bound(self.snapshot(), role)
 
     def put(
         self, role: str, local: Path, remote: str, progress: Callable[[Progress], None]
     ) -> Report:
         """Sends a file or a tree, proved equal by hashes. Raises TransferFailed, Unreachable."""
-        self._require_role(role)
+        self.require_role(role)
         return self._hosts.of_role(self.snapshot(), role).push(local, remote, progress=progress)
 
     def get(
         self, role: str, remote: str, local: Path, progress: Callable[[Progress], None]
     ) -> Report:
         """Fetches a file or a tree; proved equal by its hashes."""
-        self._require_role(role)
+        self.require_role(role)
         return self._hosts.of_role(self.snapshot(), role).pull(remote, local, progress=progress)
 
     def clean(self, role: str, *, keep: int, older_than_s: float) -> list[Shrunk]:
         """Shrinks old jobs on a machine whose outcome is recorded here; what went."""
-        self._require_role(role)
+        self.require_role(role)
         self._require_free()
         self._compare_revision()
         snapshot = self.snapshot()
@@ -173,10 +164,11 @@ class HostVerbs(Writer):
 
     def probe(self, role: str) -> Mapping[str, Any]:
         """Asks the host for its facts and records them."""
-        self._require_role(role)
+        self.require_role(role)
         snapshot = self.snapshot()
         host = self._hosts.of_role(snapshot, role)
         facts, identity = host.facts(), host.identity()
         with self._write() as tx:
             settle(tx, snapshot, role, identity, facts, before=snapshot.host(role))
+        self.write_progress()
         return facts
