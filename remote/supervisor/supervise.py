@@ -301,6 +301,7 @@ class Supervisor:
             evidence["supervisor_signal"] = int(signal.SIGTERM)
         if self.extended:
             evidence["time_limit_s"] = self.limit_s
+        self.bounds.keep()  # what came since the last beat
         if self.bounds.dropped:
             evidence["log_dropped"] = {k: list(v) for k, v in self.bounds.dropped.items()}
         evidence["orphans_reaped"] = self.orphans
