@@ -218,6 +218,7 @@ class Verbs:
             AskScreen(
                 f"Skip {task.id}?",
                 f"Why? What needs it goes on without it; {key} takes that back.",
+                hint="why it is left out",
                 needed=True,
             ),
             lambda why: None if not why else self._send(
@@ -254,6 +255,7 @@ class Verbs:
             AskScreen(
                 f"{word} on {name}" if name else word,
                 "Kept in PROGRESS.md and in the brief.",
+                hint="what whoever comes next should know",
                 needed=True,
             ),
             lambda text: None if not text else self._send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -108,14 +109,24 @@ def _push(service: ServicePort, where: str) -> Any:
     return service.push(choose(where or None, options, service.workspace))
 
 
+MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
+
+
 def brief_text(text: str, looks: Looks) -> Text:
-    """Headings stand out; nothing else of Markdown is interpreted."""
-    out = Text()
+    """Headings and bold words stand out, code is inked; nothing else of Markdown is interpreted."""
+    inks, out = looks.inks, Text()
     for line in text.splitlines():
-        bold = line.startswith("**") and line.endswith("**")
-        heading = line.startswith("#") or bold
-        shown = fmt.clean(line.strip("# *") if heading else line)
-        out.append(shown + "\n", looks.inks.strong if heading else looks.inks.text)
+        if line.startswith("#"):
+            out.append(fmt.clean(line.strip("# ")), inks.strong)
+        else:
+            for piece in MARKED.split(line):
+                if piece.startswith("`"):
+                    out.append(fmt.clean(piece.strip("`")), inks.accent)
+                elif piece.startswith("**"):
+                    out.append(fmt.clean(piece.strip("*")), inks.strong)
+                else:
+                    out.append(fmt.clean(piece), inks.text)
+        out.append("\n")
     return out
 
 

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from runbook.tui import format as fmt
+from runbook.tui import glyphs, themes
+from runbook.tui.describe import Looks
+from runbook.tui.screens.handoff import brief_text
 
 
 @pytest.mark.parametrize(
@@ -90,3 +93,11 @@ def test_charts_have_their_size_and_survive_odd_values() -> None:
             assert len(lines) == 4
             assert all(cell_len(line) == 20 for line in lines)
             assert not plain or all(line.isascii() for line in lines)
+
+
+LOOKS = Looks(glyphs=glyphs.FANCY, inks=themes.inks({}))
+
+
+def test_the_brief_is_shown_without_its_marks() -> None:
+    text = brief_text("# Title\n\n**Next safe action:** `runbook run` (ready: a)\n", LOOKS)
+    assert text.plain == "Title\n\nNext safe action: runbook run (ready: a)\n"
