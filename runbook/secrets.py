@@ -7,17 +7,15 @@ then the output of the attempts that got it is not copied at all.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import os
 import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, quote_plus
 
+from remote.supervisor.hiding import SHORTEST, begun, forms
 from runbook.errors import CannotStart
 
 if TYPE_CHECKING:
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 
     from state import Attempt, Snapshot
 
-SHORTEST = 6
-"""Characters. Hiding shorter values would hide half of every log; they are not handed out."""
-LINE = 12
-"""A line of a longer secret, such as a key file, that is hidden by itself."""
 COMMAND_S = 60.0
 LARGEST = 1 << 16
 KNOWN_SHAPES = re.compile(
@@ -97,24 +91,6 @@ def fingerprint(value: str, *, like: str | None = None) -> str:
     return f"{salt.hex()}${found.hex()}"
 
 
-def forms(value: str) -> set[str]:
-    """The ways in which a value is written down by those who do not mean to."""
-    found = {value, quote(value, safe=""), quote(value), quote_plus(value)}
-    found.add(json.dumps(value)[1:-1])
-    found.add(json.dumps(value, ensure_ascii=False)[1:-1])
-    for line in value.splitlines():
-        if len(line.strip()) >= LINE:
-            found.add(line.strip())
-    raw = value.encode()
-    for lead in range(3):
-        # Inside a longer base64 text a value looks different at each of three positions; the
-        # characters that also depend on its neighbours are left out.
-        text = base64.b64encode(b"\0" * lead + raw).decode().rstrip("=")
-        inner = text[(0, 2, 3)[lead] : len(text) - (1 if (len(raw) + lead) % 3 else 0)]
-        found |= {inner, inner.replace("+", "-").replace("/", "_")}
-    return {form for form in found if len(form) >= SHORTEST}
-
-
 @dataclass(slots=True)
 class Redactor:
     """Hides known values in texts, and in bytes without changing their length."""
@@ -123,7 +99,6 @@ class Redactor:
     """Form -> name of its secret."""
     _text: re.Pattern[str] | None = None
     _bytes: re.Pattern[bytes] | None = None
-    _longest: int = 0
 
     def add(self, name: str, value: str) -> None:
         """From now on this value is hidden."""
@@ -132,7 +107,6 @@ class Redactor:
         ordered = sorted(self._forms, key=len, reverse=True)  # the longest that fits wins
         self._text = re.compile("|".join(map(re.escape, ordered)))
         self._bytes = re.compile(b"|".join(re.escape(form.encode()) for form in ordered))
-        self._longest = max(len(form.encode()) for form in ordered)
 
     def text(self, text: str) -> str:
         """The text with names in place of values."""
@@ -164,29 +138,19 @@ class Redactor:
         if after_gap:
             ended = self._ended(hidden)
             hidden = b"*" * ended + hidden[ended:]
-        begun = self._begun(hidden)
-        if not begun:
+        left = begun(hidden, [form.encode() for form in self._forms])
+        if not left:
             return hidden
-        kept = hidden[: len(hidden) - begun]
+        kept = hidden[: len(hidden) - left]
         if not final:
             return kept
-        return kept + (b"*" * begun if begun >= SHORTEST else hidden[len(kept) :])
+        return kept + (b"*" * left if left >= SHORTEST else hidden[len(kept) :])
 
     def _ended(self, data: bytes) -> int:
         """How many bytes at the start are the end of a value that began before them."""
         ends = (form.encode() for form in self._forms)
         cut = (end[at:] for end in ends for at in range(1, len(end) - SHORTEST + 1))
         return max((len(rest) for rest in cut if data.startswith(rest)), default=0)
-
-    def _begun(self, data: bytes) -> int:
-        """How many bytes at the end could be the beginning of a value."""
-        tail = data[-(self._longest - 1) :] if self._longest > 1 else b""
-        encoded = [form.encode() for form in self._forms]
-        for at in range(len(tail)):
-            rest = tail[at:]
-            if any(form.startswith(rest) and len(form) > len(rest) for form in encoded):
-                return len(rest)
-        return 0
 
 
 KNOWN = Redactor()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from remote.supervisor.base import crash_point, utc
 from remote.supervisor.ending import classify, split_status
 from remote.supervisor.files import Record, publish, publish_once, read_json, to_bytes
+from remote.supervisor.hiding import start_hiding
 from remote.supervisor.holdings import Holdings, merged
 from remote.supervisor.identity import identity, start_ticks
 from remote.supervisor.locks import take_lock
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from remote.supervisor.base import JSON
 
 LEFTOVER_GRACE_S = 5.0
+
+DRAIN_S = 10.0  # how long the record waits for the last output to be hidden and written
 
 BEAT_S = 1.0
 
@@ -64,6 +67,8 @@ class Supervisor:
         self.grace = 20.0
         self.told = False  # SIGTERM came for us
         self.orphans = 0
+        self.streams: list[int] = []  # what the payload writes into
+        self.drained: int | None = None  # at its end when hidden output is all written
         self.own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
 
     def path(self, name: str) -> str:
@@ -116,10 +121,11 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
 
     def _supervise(self, secrets: JSON) -> None:
+        problem = self._open_streams(secrets)
         become_subreaper()
         self.oom_before = oom_counters()
         self.holdings = Holdings.begin(self.job, self.spec)
-        problem = self._spawn(secrets)
+        problem = problem or self._spawn(secrets)
         secrets.clear()
         if problem:
             self.record.show(self._result("never_started", None, None, problem, {}))
@@ -153,6 +159,34 @@ class Supervisor:
             until = min(until, self.began + self.limit_s)
         return min(max(until - time.monotonic(), 0.0), BEAT_S)
 
+    def _open_streams(self, secrets: JSON) -> str:
+        """The logs; with secrets, behind processes that hide them. These must be nobody's child."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            files = [os.open(self.path(name), flags, 0o600) for name in ("out.log", "err.log")]
+            if secrets:
+                values = [str(value) for value in secrets.values()]
+                self.streams, self.drained = start_hiding(values, files)
+                for file in files:
+                    os.close(file)
+            else:
+                self.streams = files
+        except OSError as error:
+            return f"cannot open the logs: {error.strerror}"
+        return ""
+
+    def _drain(self, evidence: JSON) -> None:
+        """Waits until all that was written is in the logs."""
+        until = time.monotonic() + DRAIN_S
+        while self.drained is not None:
+            if select.select([self.drained], [], [], 0.2)[0]:
+                os.close(self.drained)
+                self.drained = None
+            elif time.monotonic() > until:
+                evidence["output_held_open"] = True
+                return
+            self._tick()
+
     def _spawn(self, secrets: JSON) -> str:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNBOOK_")}
         environment.update({str(k): str(v) for k, v in (self.spec.get("env") or {}).items()})
@@ -162,12 +196,7 @@ class Supervisor:
             RUNBOOK_JOB_DIR=self.job, RUNBOOK_PROGRESS=self.path("progress.jsonl"),
             RUNBOOK_OUT=self.path("out.json"), RUNBOOK_COOKIE=self.cookie,
         )  # fmt: skip
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        try:
-            out = os.open(self.path("out.log"), flags, 0o600)
-            err = os.open(self.path("err.log"), flags, 0o600)
-        except OSError as error:
-            return f"cannot open the logs: {error.strerror}"
+        out, err = self.streams
         self.started_at, self.began = utc(), time.monotonic()
         self.limit_s = float(self.spec.get("time_limit_s") or 0) or None
         self.grace = float(self.spec.get("grace_s", 20.0))
@@ -282,6 +311,7 @@ class Supervisor:
         survivors = merged([*survivors, *self._clear(evidence)])
         if survivors:
             evidence["survivors"] = survivors[:20]
+        self._drain(evidence)
         self._record(evidence)
         crash_point("supervise.recorded")
         if not survivors:
