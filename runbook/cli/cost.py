@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from runbook import report
+from runbook.brief import EDITED
 from runbook.cli.common import answer, plain
 from runbook.costs import HOUR, measure, spell
 from runbook.families import Family, folded
@@ -25,6 +26,7 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     """Prints the account of the graph as it is."""
     with Reader.open(workspace) as reader:
         snapshot = reader.snapshot()
+        edited = reader.is_edited(snapshot)
     costs = measure(snapshot, datetime.now(UTC))
     if as_json:
         answer("plan", snapshot.revision, {"cost": plain(costs)})
@@ -36,6 +38,8 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     report.table([hosts, *map(_host_row, costs.hosts)])
     report.line()
     report.line(_total(costs))
+    if edited:
+        report.line(f"This is the graph as it was taken over. {EDITED}")
 
 
 def _task_rows(snapshot: Snapshot, costs: Costs) -> Iterable[tuple[str, ...]]:
@@ -83,7 +87,7 @@ def _host_row(host: HostCost) -> tuple[str, ...]:
 def _total(costs: Costs) -> str:
     said = f"Spent: {spell(costs.spent_hours)} of tasks, ${costs.spent_usd:,.2f} for machines"
     if costs.earlier_usd:
-        said += f" (${costs.earlier_usd:,.2f} of it for machines given back)"
+        said += f" (${costs.earlier_usd:,.2f} of it before the present rental or price)"
     coming = sum(host.to_come_usd or 0.0 for host in costs.hosts)
     said += f". To come, as far as it is known: ${coming:,.2f}."
     limits = {"hours": lambda most: spell(most), "usd": lambda most: f"${most:,.2f}"}
