@@ -36,15 +36,9 @@ def tui_command(workspace: Path, read_only: bool, autorun: bool, list_keys: bool
 def open_tui(workspace: Path, *, read_only: bool = False, autorun: bool = False) -> int:
     """Opens the UI on the workspace at a path or above it."""
     from remote.passphrases import ask_by
-    from runbook.errors import RunbookError
     from runbook.workspace import find_workspace
 
     root = find_workspace(workspace).root  # a clear message before Textual takes the terminal
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise RunbookError(
-            "The terminal UI needs a terminal.",
-            hint="Without one: `runbook status`, `runbook brief`, `runbook run`.",
-        )
     ask_by(None)  # a thread must not read the terminal while the screen has it
     gc.disable()  # nothing is garbage yet; the app turns it on once the first screen is there
     from runbook.tui.app import run_tui

@@ -456,12 +456,19 @@ def run_tui(workspace: Path, *, autorun: bool = False, read_only: bool = False) 
     """Show a workspace until the person leaves; the exit code of what this process ran.
 
     Raises:
-        RunbookError: the person's key file cannot be used.
+        RunbookError: the person's key file cannot be used, or there is no terminal.
     """
+    from runbook.errors import RunbookError
     from runbook.reader import Reader
     from runbook.tui.keyfile import keys_file, load_keys
 
     table = load_keys(keys_file(os.environ), required=bool(os.environ.get("RUNBOOK_KEYS")))
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RunbookError(
+            "The terminal UI needs a terminal.",
+            hint="Without one: `runbook status`, `runbook brief`, `runbook run`.",
+        )
 
     def opener() -> ServicePort:
         from runbook.service import Service

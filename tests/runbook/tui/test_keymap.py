@@ -21,6 +21,7 @@ from runbook.tui.places import BY_PLACE
 from runbook.tui.screens.pages import HelpScreen
 from tests.support.tui_driver import driven, in_front
 from tests.support.waiting import wait_until
+from tests.support.workspaces import cli as command_line
 from tests.support.workspaces import make
 
 if TYPE_CHECKING:
@@ -133,3 +134,11 @@ def test_a_bad_key_file_stops_before_the_terminal_is_taken(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "did you mean `run`?" in done.stderr
     assert done.stdout == ""
+
+
+def test_without_a_terminal_it_says_so_and_ends(tmp_path: Path) -> None:
+    task = "  a: {title: A, phase: one, step: shell, with: {sh: 'true'}}\n"
+    make(tmp_path, task).close()
+    ended = command_line(tmp_path, "tui")
+    assert ended.returncode == 2
+    assert "needs a terminal" in ended.stderr
