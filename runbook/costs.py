@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from state import AttemptState, Snapshot, Task, TaskKind, TaskState, UnknownHost
-from state.graph import family_of
+from state.graph import critical_path, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,6 +85,9 @@ class Costs:
     earlier_usd: float
     """Of `spent_usd`: for machines that were given back."""
     budget: dict[str, float]
+    critical_path: tuple[str, ...]
+    """The chain of tasks to come that takes longest, as far as times are known."""
+    critical_hours: float
 
 
 def measure(snapshot: Snapshot, now: datetime) -> Costs:
@@ -102,7 +105,11 @@ def measure(snapshot: Snapshot, now: datetime) -> Costs:
     earlier = sum(
         _rental_usd(rental, now) or 0.0 for rental in snapshot.rentals if rental.until is not None
     )
+    coming = {row.task: row.to_come.seconds for row in tasks if row.to_come}
+    path = critical_path([snapshot.task(row.task) for row in tasks], coming)
     return Costs(
+        critical_path=tuple(name for name in path if name in coming),
+        critical_hours=sum(coming.get(name, 0.0) for name in path) / HOUR,
         tasks=tasks,
         hosts=hosts,
         spent_hours=sum(task.hours for task in tasks),

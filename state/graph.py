@@ -90,6 +90,28 @@ def topological(defs: Sequence[Node]) -> list[str]:
     return order
 
 
+def critical_path(defs: Sequence[Node], seconds: Mapping[str, float]) -> tuple[str, ...]:
+    """The chain of needs that takes longest, in order; empty when nothing takes any time.
+
+    Args:
+        seconds: of the tasks whose time is known; others count nothing.
+    """
+    nodes = {node.id: node for node in defs}
+    ends: dict[str, float] = {}
+    before: dict[str, str | None] = {}
+    for name in topological(defs):
+        needs = [need.task for need in nodes[name].needs if need.task in ends]
+        last = max(needs, key=lambda need: ends[need], default=None)
+        before[name] = last
+        ends[name] = seconds.get(name, 0.0) + (ends[last] if last is not None else 0.0)
+    end = max(ends, key=lambda name: ends[name]) if ends else None
+    path: list[str] = []
+    while end is not None and ends[end]:
+        path.append(end)
+        end = before[end]
+    return tuple(reversed(path))
+
+
 def descendants(snapshot: Snapshot, task_id: str) -> tuple[str, ...]:
     """Everything that needs this task, directly or not, in the order of the file."""
     snapshot.task(task_id)

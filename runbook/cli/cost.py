@@ -38,6 +38,9 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     report.table([hosts, *map(_host_row, costs.hosts)])
     report.line()
     report.line(_total(costs))
+    if costs.critical_path:
+        chain = " -> ".join(costs.critical_path)
+        report.line(f"At the earliest done in {spell(costs.critical_hours)}: {chain}")
     if edited:
         report.line(f"This is the graph as it was taken over. {EDITED}")
 

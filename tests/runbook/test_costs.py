@@ -96,6 +96,16 @@ def test_money_of_tasks_and_of_machines(store: Store, clock: Clock) -> None:
     assert (costs.earlier_usd, costs.spent_usd) == (30.0, 40.0)
 
 
+def test_the_chain_that_takes_longest_is_named(store: Store, clock: Clock) -> None:
+    hour = {"estimate_s": 3600}
+    fill(store, "a; b: a; c: b; d; e: c d", a=hour, b=hour, d={"estimate_s": 7300}, e=hour)
+    costs = measure(store.snapshot(), clock.now)
+    assert costs.critical_path == ("d", "e")
+    run(store, clock, "d", 2)
+    costs = measure(store.snapshot(), clock.now)
+    assert (costs.critical_path, costs.critical_hours) == (("a", "b", "e"), 3.0)
+
+
 def test_a_rental_that_goes_on_at_another_price_is_counted_in_parts(
     store: Store, clock: Clock
 ) -> None:

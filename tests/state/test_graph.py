@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state import StateError, TaskState, UnknownTask
-from state.graph import descendants, find_cycle, ready, topological
+from state.graph import critical_path, descendants, find_cycle, ready, topological
 from tests.state.builders import graph, load, state_of, task_def
 
 if TYPE_CHECKING:
@@ -151,3 +151,18 @@ def test_a_graph_that_is_none_is_refused_whole(store: Store, text: str, words: s
         load(store, graph(text))
     assert store.revision() == before
     assert store.snapshot().tasks == ()
+
+
+def test_the_longest_chain_by_time_not_by_number() -> None:
+    defs = [
+        task_def("a", position=0),
+        task_def("b", ["a"], position=1),
+        task_def("c", ["b"], position=2),
+        task_def("slow", ["a"], position=3),
+        task_def("end", ["c", "slow"], position=4),
+        task_def("alone", position=5),
+    ]
+    times = {"a": 10.0, "b": 1.0, "c": 1.0, "slow": 60.0, "alone": 65.0}
+    assert critical_path(defs, times) == ("a", "slow")
+    assert critical_path(defs, {**times, "end": 5.0}) == ("a", "slow", "end")
+    assert critical_path(defs, {}) == ()
