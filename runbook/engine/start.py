@@ -172,7 +172,6 @@ def begin(
             "cwd": plan.job.cwd,
             "time_limit_s": plan.job.time_limit_s or task.definition.get("timeout_s"),
             "ports": list(ports_of(task, plan)),
-            "shm": list(plan.job.shm),
             "gpus": [name for name in task.resources if name.startswith("gpu:")],
             "grace_s": plan.job.grace_s,
             "secrets": list(task.definition.get("secrets") or ()),
@@ -205,7 +204,6 @@ def spec_of(attempt: Attempt) -> JobSpec:
         time_limit_s=job["time_limit_s"],
         ports=tuple(job["ports"]),
         resources=tuple(job.get("gpus", ())),
-        shm=tuple(job.get("shm", ())),
         grace_s=job["grace_s"],
     )
 

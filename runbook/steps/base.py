@@ -101,8 +101,6 @@ class JobPlan:
     time_limit_s: float | None = None
     ports: tuple[int, ...] = ()
     grace_s: float = 20
-    shm: tuple[str, ...] = ()
-    """Name patterns of files that it leaves in /dev/shm; they go when it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

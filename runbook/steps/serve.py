@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # The kernel hands out ports from here on to anybody; one of ours could be taken at any time.
 EPHEMERAL = 32768
-SGLANG_SHM = ("sglang_loads_*",)
-"""One small file per start, that SGLang itself leaves behind."""
 ServerPort = Annotated[int, Field(ge=1024, lt=EPHEMERAL)]
 
 
@@ -118,7 +116,6 @@ class Serve(Step[ServeArgs]):
             env=_environment(args),
             ports=args.ports,
             grace_s=args.grace,
-            shm=SGLANG_SHM if sglang else (),
         )
         api = "sglang" if sglang else "openai"
         # `transformers serve` knows a model by its folder only.
