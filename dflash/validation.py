@@ -24,7 +24,6 @@ from dflash.shards import Row, TokenizedSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -106,11 +105,6 @@ class HeldOut:
 
     def __bool__(self) -> bool:
         return bool(self.documents)
-
-    @property
-    def description(self) -> str:
-        rows = sum(len(batch.rows) for batch in self.documents)
-        return f"{rows} held-out documents, {len(self.prompts)} prompts"
 
     # -- before the first step: from the targets to the drafters
 
@@ -263,8 +257,3 @@ def _greedy(taps: TargetTaps, prompt: list[int], count: int) -> list[int]:
             session, start, proposer=None, sampler=Greedy(), limit=count, stop_ids=frozenset()
         )
     return found.tokens
-
-
-def best_of(folder: Path, scores: dict[str, Any], known: float) -> bool:
-    """Whether a checkpoint is the best so far, by expected acceptance on held-out documents."""
-    return float(scores.get("heldout_acceptance", float("-inf"))) > known

@@ -58,7 +58,7 @@ class JobSpec:
     resources: tuple[str, ...] = ()
     """What it needs for itself on the machine: gpu:0, port:30000, shm:NAME. Ports are added."""
     shm: tuple[str, ...] = ()
-    """Name patterns of files it makes in /dev/shm; they go when it ends."""
+    """Name patterns of files it makes in /dev/shm; they go when it ends, unless others use them."""
     grace_s: float = 20
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 

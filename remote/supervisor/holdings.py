@@ -17,7 +17,7 @@ from remote.supervisor.base import INJECT
 from remote.supervisor.files import publish, read_json, to_bytes
 from remote.supervisor.gpus import gpu_users, program
 from remote.supervisor.ports import listening, port_holders
-from remote.supervisor.processes import describe
+from remote.supervisor.processes import describe, process_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,8 +71,10 @@ class Holdings:
         self.pids.update(pids)
         self._add(shm.opened(pids))
         if self.patterns:
-            mine = {name: inode for name, inode in shm.files().items() if self._is_named(name)}
-            self._add(mine)
+            named = {name: inode for name, inode in shm.files().items() if self._is_named(name)}
+            # A pattern says too much: what another job has open is not this one's.
+            theirs = shm.opened(pid for pid in process_ids() if pid not in self.pids)
+            self._add({name: inode for name, inode in named.items() if name not in theirs})
         if known != (len(self.pids), self.shm):
             self.save()
 

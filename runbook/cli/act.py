@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -147,27 +146,21 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
 
     Example: runbook wait generate --timeout 600
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
     with Service.open(workspace) as service:
-        while True:
-            view = service.view()
-            ended = {"done", "failed", "skipped", "stale", "attention", "serving", "gated"}
-            state = view.snapshot.task(task).state.value if task else ""
-            if (task and state in ended) or (not task and view.engine is None):
-                break
-            if deadline is not None and time.monotonic() >= deadline:
-                raise RunbookError(
-                    f"Still running after {timeout:g} s.",
-                    hint="Wait again, or look: `runbook status`.",
-                    exit_code=Exit.STILL_RUNNING,
-                )
-            if task and view.engine is None:
-                raise RunbookError(
-                    f"Nobody advances the graph; `{task}` is {state}.",
-                    hint="Go on with `runbook run`.",
-                    exit_code=Exit.STILL_RUNNING,
-                )
-            time.sleep(0.5)
+        view, ended = service.wait(task, timeout_s=timeout)
+        state = view.snapshot.task(task).state.value if task else ""
+        if not ended and view.engine is None:
+            raise RunbookError(
+                f"Nobody advances the graph; `{task}` is {state}.",
+                hint="Go on with `runbook run`.",
+                exit_code=Exit.STILL_RUNNING,
+            )
+        if not ended:
+            raise RunbookError(
+                f"Still running after {timeout:g} s.",
+                hint="Wait again, or look: `runbook status`.",
+                exit_code=Exit.STILL_RUNNING,
+            )
         failed = [t.id for t in view.snapshot.tasks if t.state.value in ("failed", "attention")]
     if as_json:
         answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})

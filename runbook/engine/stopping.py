@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 WHY_STOPPED = "why_stopped"
 """Key of an attempt's evidence: whoever sees a stop through says the same reason."""
 
-STOPPABLE = frozenset(
-    {
-        TaskState.ACTIVE,
-        TaskState.VERIFYING,
-        TaskState.STARTING,
-        TaskState.SERVING,
-        TaskState.UNHEALTHY,
-        TaskState.DRAINING,
-    }
-)
-
 
 def stop_attempt(
     world: World,

@@ -194,6 +194,19 @@ def test_a_spec_may_name_files_that_no_process_keeps_open(bench, segment):
     assert not segment.exists()
 
 
+def test_a_name_pattern_takes_nothing_from_another_job(bench, segment):
+    """Two servers of one kind: the first is stopped while the second holds its own file."""
+    spec = {"shm": ["sglang_loads_test_*"]}
+    bench.launch("a1", "echo up; sleep 300", task="one", **spec)
+    bench.said("a1", "up")
+    bench.launch("b1", "", argv=(*python(SEGMENT), str(segment)), task="two", **spec)
+    bench.said("b1", "mapped")
+    assert bench.host.stop("a1", grace_s=1).state == "stopped"
+    assert segment.exists()
+    assert bench.host.stop("b1", grace_s=1).state == "stopped"
+    assert not segment.exists()
+
+
 def test_survivors_say_what_they_hold(bench):
     code = (
         "import os, socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
