@@ -49,6 +49,7 @@ class DrafterRows:
     block_ids: Tensor  # [Q] anchor tokens and masks
     labels: Tensor  # [Q]
     supervised: Tensor  # [Q] bool
+    kept: Tensor  # [r] the supervised ones by number: asked for here, a GPU is never waited for
     slot: Tensor  # [Q]
     layout: Layout
 
@@ -65,7 +66,7 @@ class DrafterRows:
         layout = Layout(
             **{name: change(getattr(self.layout, name)) for name in Layout.__dataclass_fields__}
         )
-        names = ("block_ids", "labels", "supervised", "slot")
+        names = ("block_ids", "labels", "supervised", "kept", "slot")
         return DrafterRows(**{name: change(getattr(self, name)) for name in names}, layout=layout)
 
 
@@ -296,7 +297,8 @@ class Batches:
             block_anchor=tensors.pop("anchor"),
             block_pos=tensors.pop("pos"),
         )
-        return DrafterRows(**tensors, layout=layout)
+        kept = tensors["supervised"].nonzero().squeeze(-1)
+        return DrafterRows(**tensors, kept=kept, layout=layout)
 
     def _fixed_blocks(self, real: int) -> int:
         if self.batch_docs is not None:

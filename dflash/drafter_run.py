@@ -51,6 +51,7 @@ class DrafterRun:
         self.record.begins(self.optimiser)
         self.scale: torch.Tensor | None = None  # known from the first micro-batch on
         self.step, self.elapsed_before, self.tokens = 0, 0.0, 0
+        self._ahead: tuple[MicroBatch, DrafterRows] | None = None
         if self.newest is not None:
             self._resume(self.newest)
         self.held_out = HeldOut(config, made)
@@ -147,6 +148,19 @@ class DrafterRun:
 
     # -- the loop
 
+    def _fetch(self) -> tuple[MicroBatch, DrafterRows]:
+        batch, rows = self.loader.take()
+        return batch, rows.to(self.types.device)
+
+    def _fetch_ahead(self) -> None:
+        """The next inputs onto the device while it computes: the next step then begins at once."""
+        if self.loader.left:
+            self._ahead = self._fetch()
+
+    def _next_inputs(self) -> tuple[MicroBatch, DrafterRows]:
+        made, self._ahead = self._ahead or self._fetch(), None
+        return made
+
     def _load(self, g: int) -> tuple[MicroBatch, DrafterRows]:
         batch = self.plan.batches.micro_batch(g)
         rows = self.plan.batches.drafter_rows(batch, fixed=self.fixed)
@@ -199,7 +213,7 @@ class DrafterRun:
         for g in range(first + self.role.drafter, first + count, self.role.drafters):
             if self.reducer is not None and g + self.role.drafters >= first + count:
                 self.reducer.expect_last()
-            batch, rows = self.loader.take()
+            batch, rows = self._next_inputs()
             delivery = self.feed.take(batch)
             sums = self.micro_step(g, self._scaled(delivery.states), rows)
             self.feed.release(g)
@@ -208,7 +222,9 @@ class DrafterRun:
             totals.append(sums.totals())
         total = self._sum_over_drafters(sum(totals[1:], totals[0]))
         rate = learning_rate(self.step, self.plan.total, self.config, warmup=self.plan.warmup)
-        report = self.optimiser.step(rate, divisor=max(float(total[1]), 1e-9))
+        report = self.optimiser.step(
+            rate, divisor=total[1].clamp_min(1e-9), meanwhile=self._fetch_ahead
+        )
         self.step += 1
         self.tokens += sum(map(self.plan.batches.tokens_of, range(first, first + count)))
         if self.role.leads:
@@ -241,12 +257,10 @@ class DrafterRun:
         """Forward and backward over the blocks of one micro-batch."""
         from dflash.losses import block_loss
 
-        kept = rows.supervised.nonzero().squeeze(-1).to(self.types.device)  # asked of the CPU
-        rows = rows.to(self.types.device)
         scale = self.plan.shape.input_embedding_scale
         embeds = self.ends.embed(rows.block_ids[None], scale)
         out = self.drafter(
-            embeds, states[None], rows.layout, self.config.attention, rows=kept, repeated=True
+            embeds, states[None], rows.layout, self.config.attention, rows=rows.kept, repeated=True
         )
         head, labels, correction = self._head_for(g, rows)
         sums = block_loss(
@@ -257,7 +271,7 @@ class DrafterRun:
             head,
             self.options,
             correction=correction,
-            rows=kept,
+            rows=rows.kept,
         )
         sums.loss.backward()
         self.optimiser.collect()

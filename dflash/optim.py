@@ -12,6 +12,8 @@ import torch
 from dflash.errors import DflashError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from dflash.train_config import TrainConfig
@@ -97,12 +99,19 @@ class Optimiser:
                 master.grad = torch.zeros_like(master)
         return [master.grad for master in self.masters if master.grad is not None]
 
-    def step(self, lr: float, *, divisor: float) -> StepReport:
-        """Divide the summed gradients, clip, update. A gradient with NaN updates nothing."""
+    def step(
+        self, lr: float, *, divisor: float | Tensor, meanwhile: Callable[[], None] | None = None
+    ) -> StepReport:
+        """Divide the summed gradients, clip, update. A gradient with NaN updates nothing.
+
+        `meanwhile` is called once before the result is waited for: a GPU still computes then.
+        """
+        begin = meanwhile or (lambda: None)
         if self.masters[0].is_cuda and self._triton:
-            value, skipped = self._step_in_one_pass(lr, divisor)
+            value, skipped = self._step_in_one_pass(lr, divisor, begin)
         else:
-            value, skipped = self._step_by_torch(lr, divisor)
+            begin()
+            value, skipped = self._step_by_torch(lr, float(divisor))
         self._waiting.clear()
         self.adamw.zero_grad(set_to_none=True)
         self.skips = self.skips + 1 if skipped else 0
@@ -129,7 +138,9 @@ class Optimiser:
         return value, skipped
 
     @torch.no_grad()
-    def _step_in_one_pass(self, lr: float, divisor: float) -> tuple[float, str]:
+    def _step_in_one_pass(
+        self, lr: float, divisor: float | Tensor, meanwhile: Callable[[], None]
+    ) -> tuple[float, str]:
         """The same by one kernel a tensor: gradients stay in bf16, nothing is read twice."""
         from dflash.kernels.adamw import adamw_step
 
@@ -139,6 +150,7 @@ class Optimiser:
             grads.append(torch.zeros_like(master) if grad is None else grad)
         parts = torch._foreach_norm(grads, 2, dtype=torch.float32)  # noqa: SLF001
         norm = torch.linalg.vector_norm(torch.stack(parts))
+        share = (torch.ones_like(norm) * divisor).float()
         taken = self._moments()
         decays = {id(m): g["weight_decay"] for g in self.adamw.param_groups for m in g["params"]}
         for p, master, grad in zip(self.params, self.masters, grads, strict=True):
@@ -146,17 +158,18 @@ class Optimiser:
             adamw_step(
                 grad.contiguous(), master, state["exp_avg"], state["exp_avg_sq"],
                 None if p is master else p, norm,
-                divisor=divisor, clip=self.config.clip, lr=lr, betas=self.config.betas, eps=1e-8,
+                divisor=share, clip=self.config.clip, lr=lr, betas=self.config.betas, eps=1e-8,
                 decay=decays[id(master)], step=taken + 1,
             )  # fmt: skip
         for group in self.adamw.param_groups:
             group["lr"] = lr
+        meanwhile()
         value = float(norm)  # the only wait; a norm that is not finite has stopped every kernel
         if not math.isfinite(value):
             return value, self._first_bad(grads)
         for master in self.masters:
             self.adamw.state[master]["step"] += 1
-        return value / divisor, ""
+        return value / float(share), ""
 
     def _moments(self) -> int:
         """Steps taken so far; makes torch's own state where there is none yet."""

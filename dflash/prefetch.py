@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
 Made = TypeVar("Made")
 
@@ -16,9 +16,11 @@ class Prefetch(Generic[Made]):
     """`make` of each number in order, up to `depth` ahead; an error comes out at its place."""
 
     def __init__(
-        self, numbers: Iterable[int], make: Callable[[int], Made], *, depth: int = 2
+        self, numbers: Sequence[int], make: Callable[[int], Made], *, depth: int = 2
     ) -> None:
         self._numbers, self._make = numbers, make
+        self.left = len(numbers)
+        """How many are still to be taken."""
         self._ready: queue.Queue[Made | BaseException] = queue.Queue(depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
@@ -28,6 +30,7 @@ class Prefetch(Generic[Made]):
         found = self._ready.get()
         if isinstance(found, BaseException):
             raise found
+        self.left -= 1
         return found
 
     def close(self) -> None:

@@ -19,11 +19,11 @@ def _step(
     lr, beta1, beta2, eps, decay, correction1, correction2,
     PUBLISH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    length = tl.load(norm)
+    length, share = tl.load(norm), tl.load(divisor)
     if length < float("inf"):  # false for NaN too: then nothing is touched
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
-        factor = tl.minimum(1.0, clip / (length / divisor + 1e-6)) / divisor
+        factor = tl.minimum(1.0, clip / (length / share + 1e-6)) / share
         g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32) * factor
         m = tl.load(first + at, mask=inside, other=0.0)
         v = tl.load(second + at, mask=inside, other=0.0)
@@ -46,7 +46,7 @@ def adamw_step(
     weight: Tensor | None,
     norm: Tensor,
     *,
-    divisor: float,
+    divisor: Tensor,
     clip: float,
     lr: float,
     betas: tuple[float, float],
@@ -54,7 +54,10 @@ def adamw_step(
     decay: float,
     step: int,
 ) -> None:
-    """Update in place. `norm` is that of the undivided gradients; not finite, it stops the step."""
+    """Update in place. `norm` is that of the undivided gradients; not finite, it stops the step.
+
+    `norm` and `divisor` are scalars on the device, in fp32: nobody waits for their values.
+    """
     size = master.numel()
     grid: Any = (triton.cdiv(size, BLOCK),)
     _step[grid](

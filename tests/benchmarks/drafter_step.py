@@ -75,28 +75,31 @@ class OurStep:
 
     def _rows(self, number: int) -> DrafterRows:
         batch = self.batches.micro_batch(number)
-        return self.batches.drafter_rows(batch, fixed=self.attention == FLEX)
+        rows = self.batches.drafter_rows(batch, fixed=self.attention == FLEX)
+        device = self.states.device
+        return rows.pinned().to(device) if device.type == "cuda" else rows
 
-    def gradients(self) -> tuple[float, float]:
+    def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Backward of one micro-batch; its loss and divisor."""
         rows = self._next or self._rows(self.number)
-        kept = rows.supervised.nonzero().squeeze(-1).to(self.states.device)
-        rows = rows.to(self.states.device)
         out = self.drafter(
             self.head.weight[rows.block_ids][None], self.states[None], rows.layout,
-            self.attention, rows=kept, repeated=True,
+            self.attention, rows=rows.kept, repeated=True,
         )  # fmt: skip
         sums = block_loss(
-            out[0], rows.labels, rows.supervised, rows.slot, self.head, self.options, rows=kept
-        )
+            out[0], rows.labels, rows.supervised, rows.slot, self.head, self.options,
+            rows=rows.kept,
+        )  # fmt: skip
         sums.loss.backward()
+        return sums.loss.detach(), sums.divisor
+
+    def _look_ahead(self) -> None:
         self._next = self._rows(self.number + 1)  # while the GPU works
-        return float(sums.loss.detach()), float(sums.divisor)
 
     def __call__(self) -> None:
         _, divisor = self.gradients()
         self.optimiser.collect()
-        self.optimiser.step(1e-4, divisor=divisor)
+        self.optimiser.step(1e-4, divisor=divisor, meanwhile=self._look_ahead)
         self.number += 1
 
 
@@ -129,7 +132,7 @@ def check() -> None:
         grads = {
             n: p.grad.float() for n, p in step.drafter.named_parameters() if p.grad is not None
         }
-        found[name] = (loss / divisor, grads)
+        found[name] = (float(loss / divisor), grads)
     truth = found["fp32"]
     errors = {
         name: {
@@ -186,7 +189,12 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, nargs="+", default=[512, 128])
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--attention", nargs="+", default=["auto"])
-    parser.add_argument("--peers", action="store_true", help="SpecForge and speculators as well")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=("SpecForge", "speculators"),
+        help="these as well; all of them",
+    )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
@@ -204,11 +212,11 @@ def main() -> None:
             f"dflash {attention}": lambda a=attention, n=anchors: OurStep(data, states, head, n, a)
             for attention in args.attention
         }
-        if args.peers:
+        if args.peers is not None:
             from tests.benchmarks.peer_steps import PEERS
 
-            for name, make in PEERS.items():
-                makers[name] = lambda m=make, n=anchors: m(data, states, head, n)
+            for name in args.peers or PEERS:
+                makers[name] = lambda m=PEERS[name], n=anchors: m(data, states, head, n)
         for name, make in makers.items():
             measure(name, anchors, make, args.steps, profiled=args.profile)
             gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 
@@ -30,7 +29,7 @@ def test_an_error_comes_out_where_it_belongs() -> None:
             raise ValueError("document 2")
         return number
 
-    loader = Prefetch(itertools.count(), make)
+    loader = Prefetch(range(1000), make)
     assert [loader.take(), loader.take()] == [0, 1]
     with pytest.raises(ValueError, match="document 2"):
         loader.take()
@@ -38,7 +37,7 @@ def test_an_error_comes_out_where_it_belongs() -> None:
 
 def test_closing_ends_its_thread() -> None:
     before = threading.active_count()
-    loader = Prefetch(itertools.count(), lambda n: n)
+    loader = Prefetch(range(1000), lambda n: n)
     loader.take()
     loader.close()
     assert threading.active_count() == before

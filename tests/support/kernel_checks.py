@@ -104,7 +104,8 @@ def check_adamw() -> None:
     master, weight = start.clone(), torch.zeros(50, 3)
     first, second = torch.zeros(50, 3), torch.zeros(50, 3)
     options: dict[str, Any] = {
-        "divisor": 4.0, "clip": 1.0, "lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.1,
+        "divisor": torch.tensor(4.0), "clip": 1.0,
+        "lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.1,
     }  # fmt: skip
     for step in (1, 2, 3):
         grad = torch.randn(50, 3) * 3
