@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dflash import plan_inputs
 from dflash.config import DrafterConfig
 from dflash.errors import DflashError, InputInvalid, UsageError
-from dflash.files import read_json
+from dflash.files import read_json, write_json
 from dflash.plan_inputs import GPUS, LINKS, Machine, Work
 from dflash.plan_memory import plan_memory
 from dflash.plan_shapes import TargetShape
@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--subset", type=int, default=100_000, metavar="N", help="documents (default: %(default)s)")
     add("--chunk", type=int, default=10_000, metavar="N", help="documents (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="numbers in bytes, seconds and FLOPs")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the same JSON in a file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
     as_json = report.to_json()
     shown = json.dumps(as_json, indent=1, ensure_ascii=False) + "\n" if args.json else report.text()
     sys.stdout.write(shown)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(args.out, as_json)
     write_out(as_json)
     return 0
 

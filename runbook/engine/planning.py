@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -20,6 +20,38 @@ if TYPE_CHECKING:
     from runbook.engine.world import World
 
 StopTask = Callable[[str], StopAnswer]
+
+
+class Foreseen(Mapping[str, Mapping[str, Any]]):
+    """Results as far as they are known; any other stands as the reference that it will replace."""
+
+    def __init__(self, known: Mapping[str, Mapping[str, Any]]) -> None:
+        self._known = dict(known)
+
+    def learn(self, task: str, out: Mapping[str, Any]) -> None:
+        """What a task will give, as its plan says."""
+        self._known.setdefault(task, out)
+
+    def __getitem__(self, task: str) -> Mapping[str, Any]:
+        return _OutOf(task, self._known.get(task, {}))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class _OutOf(dict[str, Any]):
+    def __init__(self, task: str, known: Mapping[str, Any]) -> None:
+        super().__init__(known)
+        self._task = task
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> str:
+        return f"${{task.{self._task}.out.{key}}}"
 
 
 def make_context(

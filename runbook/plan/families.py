@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 HOSTS = "hosts"
 """The axis over host roles; `${each.host}` is the role."""
-GIVEN = ("index", "count")
-"""What every member knows besides its own values."""
+GIVEN = ("index", "number", "count")
+"""What every member knows besides its own values: its place from 0, from 1, and out of how many."""
 MOST = 10_000
 LONGEST_ID = 120  # a host names folders by it
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}")
@@ -56,13 +56,19 @@ def members(
         document.problem(at, f"{total:,} tasks of one family; at most {MOST:,}")
         return []
     made = []
-    for index, chosen in enumerate(product(*axes.values())):
+    places = product(*(range(len(values)) for values in axes.values()))
+    for index, (chosen, place) in enumerate(zip(product(*axes.values()), places, strict=True)):
         each = dict(zip(axes, chosen, strict=True))
+        on_axis = {
+            f"{'host' if axis == HOSTS else axis}_index": at
+            for axis, at in zip(axes, place, strict=True)
+        }
         role = each.pop(HOSTS, None)
-        place = f"@{role}" if role else ""
+        at_role = f"@{role}" if role else ""
         mark = f"[{','.join(map(str, each.values()))}]" if each else ""
-        known = {**each, **({"host": role} if role else {}), "index": index, "count": total}
-        made.append(Member(id=f"{name}{place}{mark}", family=name, each=known, role=role))
+        own = {**each, **({"host": role} if role else {}), **on_axis}
+        known = {**own, "index": index, "number": index + 1, "count": total}
+        made.append(Member(id=f"{name}{at_role}{mark}", family=name, each=known, role=role))
     if any(len(member.id) > LONGEST_ID for member in made):
         document.problem(at, f"the names of its members are longer than {LONGEST_ID} characters")
         return []
@@ -75,7 +81,8 @@ def _values(
     if axis == HOSTS:
         return _roles(value, document, at, roles)
     if not _NAME.fullmatch(axis) or axis in (*GIVEN, "host"):
-        said = f"`{axis}` cannot be a name here: use small letters, and none of host, index, count"
+        taken = "host, index, number, count"
+        said = f"`{axis}` cannot be a name here: use small letters, and none of {taken}"
         document.problem(at, said, key=True)
         return []
     if isinstance(value, int) and not isinstance(value, bool):

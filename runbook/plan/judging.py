@@ -169,7 +169,7 @@ class Judging(Names):
             self.document.problem(
                 at,
                 f"${{{reference.name}}}: `{reference.task}` is a family of {len(several)}; "
-                f"name one, such as `{several[0]}`",
+                f"name one, such as `{several[0]}`; alone in a list it stands for each",
             )
         elif self._known_task(reference.task, at):
             self.document.problem(

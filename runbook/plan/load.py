@@ -24,7 +24,7 @@ from runbook.plan.model import (
 )
 from runbook.plan.names import UNSAID
 from runbook.plan.problems import PlanError, Problem, listed, nearest
-from runbook.plan.references import KEEP, Reference, put_in, references
+from runbook.plan.references import KEEP, Reference, put_in, references, spread
 from runbook.plan.validate import valid_part, validated
 from runbook.plan.yaml_reader import At, read_yaml
 from runbook.steps import STEP_TYPES
@@ -173,6 +173,10 @@ class _Loading(Judging):
             found = members(name, made, self.document, at, roles if isinstance(roles, dict) else {})
         self.families[name] = tuple(member.id for member in found)
         self.members.update({member.id: member for member in found})
+        for role in {member.role: None for member in found if member.role}:
+            here = tuple(member.id for member in found if member.role == role)
+            if here != (f"{name}@{role}",):  # `serve@box`: of `serve[a]@...`, those on that host
+                self.families[f"{name}@{role}"] = here
 
     def _take_task(self, member: Member, raw: Any) -> None:
         at: At = ("tasks", member.family)
@@ -185,7 +189,7 @@ class _Loading(Judging):
                     )
                 raw["host"] = member.role
             raw = put_in(raw, lambda ref: _of_member(member, ref), last=False)
-        filled = self._fill(raw, at, each=member.each)
+        filled = spread(self._fill(raw, at, each=member.each), self._named)
         task = validated(TaskFile, filled, self.document, at)
         if task is None and isinstance(filled, dict):
             unsaid = dict.fromkeys(("title", "phase", "step"), UNSAID)

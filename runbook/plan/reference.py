@@ -77,7 +77,7 @@ tasks:
 | reference | stands for |
 |---|---|
 | `${param.NAME}` | a parameter |
-| `${each.NAME}` | in a task with `for_each`: its value; `index`, `count`, and `host` too |
+| `${each.NAME}` | in a task with `for_each`: its value; `host`; places: see Families |
 | `${host.root}`, `${host.work}` | where jobs and data are on the task's host |
 | `${workspace}` | the folder of the workspace |
 | `${task.NAME.out.KEY}` | a result of a task that goes before |
@@ -94,12 +94,15 @@ expression language.
 name of a group of host roles, gives `make@box` and `make@bay`, each on its host. Several are
 crossed.
 
-- A need on `make` is a need on all its members; `make[a]` is one of them, and
-  `"make[${each.part}]"` the counterpart in another family.
+- `${each.index}` is the member's place from 0, `${each.number}` from 1, `${each.count}` out of how
+  many; `${each.part_index}` and `${each.host_index}` are places on one axis.
+- A need on `make` is a need on all its members; `make[a]` is one of them, `make@box` those on one
+  host, and `"make[${each.part}]"` the counterpart in another family.
 - A member's name comes from its value and not from its place: values may be added, taken away and
   reordered, and what is done stays done. Tasks that need the whole family turn stale when it
   grows.
-- `stop` takes the name of a family of services. `${task.make[a].out.KEY}` names one member.
+- `stop` takes the name of a family of services. `${task.make[a].out.KEY}` names one member; as
+  an element of a list, `${task.make.out.KEY}` stands for one element a member.
 - `runbook status` shows a family as one line, with those members that need to be seen below it;
   `runbook status make` and `--all` show each. `run`, `verify` and `reconcile` take a family's
   name.

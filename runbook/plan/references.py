@@ -115,6 +115,26 @@ def put_in(
     return _TOKEN.sub(one, value)
 
 
+def spread(value: Any, named: Callable[[str], tuple[str, ...]]) -> Any:
+    """Nested data in which a list's element that names a result of a family is one for each member.
+
+    `named` gives the tasks that a name stands for.
+    """
+    if isinstance(value, Mapping):
+        return {key: spread(inner, named) for key, inner in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    found = []
+    for inner in value:
+        whole = _TOKEN.fullmatch(inner) if isinstance(inner, str) else None
+        reference = parse_reference(whole["name"]) if whole and whole["name"] else None
+        if reference is not None and reference.kind == "task" and named(reference.task):
+            found += [f"${{task.{task}.out.{reference.key}}}" for task in named(reference.task)]
+        else:
+            found.append(spread(inner, named))
+    return found
+
+
 KEEP = object()
 
 

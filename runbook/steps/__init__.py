@@ -14,6 +14,7 @@ from runbook.steps.fetch import Fetch
 from runbook.steps.generate import Generate
 from runbook.steps.manual import Manual
 from runbook.steps.model_copy import ModelCopy
+from runbook.steps.plan import Plan
 from runbook.steps.probe import Probe
 from runbook.steps.serve import Serve
 from runbook.steps.shell import Shell
@@ -37,6 +38,7 @@ STEP_TYPES: dict[str, Step[Any]] = {
     "generate": Generate(),
     "manual": Manual(),
     "model_copy": ModelCopy(),
+    "plan": Plan(),
     "probe": Probe(),
     "serve": Serve(),
     "shell": Shell(),

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
 from runbook.engine.observe import live_attempts
-from runbook.engine.planning import make_context, plan_task
+from runbook.engine.planning import Foreseen, make_context, plan_task
 from runbook.engine.runner import needed_for
 from runbook.errors import CannotStart
 from runbook.placement import place
 from runbook.reasons import is_void
 from runbook.verbs.base import Writer
 from state import Snapshot, Task, TaskKind, TaskState
-from state.graph import members, ready
+from state.graph import family_of, is_met, members, topological
+from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 class CheckVerbs(Writer):
@@ -27,16 +29,29 @@ class CheckVerbs(Writer):
     def plan_task(self, task_id: str) -> tuple[str, ...]:
         """What the task will do, in words and commands; what cannot be known yet is said."""
         snapshot = self.snapshot()
-        task = snapshot.task(task_id)
+        waits = place(snapshot).waiting.get(task_id)
+        lines = self._foretold(snapshot, snapshot.task(task_id), Foreseen(_outs(snapshot)))
+        return (*lines, *((waits,) if waits else ()))
+
+    def _foretold(self, snapshot: Snapshot, task: Task, outs: Foreseen) -> tuple[str, ...]:
+        """Of one task; what the others before it will give is in `outs`, and its own then too."""
+        context = make_context(self._world(), snapshot, task, host=None, stop_task=_not_now)
+        context = replace(
+            context,
+            # A machine that is not known yet, and what is put there when it is.
+            root=context.root or "${host.root}",
+            work=context.work or "${host.work}",
+            ship=lambda name: f"<{name} on the host>",
+            outs=outs,
+        )
         try:
-            context = make_context(self._world(), snapshot, task, host=None, stop_task=_not_now)
-            context = replace(context, ship=lambda name: f"<{name} on the host>")
             plan = plan_task(task, context)
         except CannotStart as error:
             return (f"not known yet: {error}",)
-        checks = [f"done when: {check_name(check)}" for check in plan.done_when]
-        waits = place(snapshot).waiting.get(task_id)
-        return (*plan.summary, *checks, *((waits,) if waits else ()))
+        outs.learn(task.id, plan.out)
+        when = "ready when" if task.kind is TaskKind.SERVICE else "done when"
+        checks = plan.ready_when if task.kind is TaskKind.SERVICE else plan.done_when
+        return (*plan.summary, *(f"{when}: {check_name(check)}" for check in checks))
 
     def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
@@ -65,7 +80,11 @@ class CheckVerbs(Writer):
         return [f"{task.id}: {check_name(check)}" for check in checks or ()]
 
     def preview(self, *, until: str | None = None, only: Collection[str] = ()) -> None:
-        """Puts into `would` what a run would start now, with its commands. Asks no host."""
+        """Puts into `would` all that a run would start, with its commands. Asks no host.
+
+        What waits behind a task that failed, or is stale or lost, is left out: nobody knows yet
+        what a person will decide about that one.
+        """
         snapshot = self.snapshot()
         self._compare_revision()
         self._require_free()
@@ -74,11 +93,11 @@ class CheckVerbs(Writer):
             scope |= needed_for(snapshot, [task.id for task in members(snapshot, until)])
         for task, attempt in live_attempts(snapshot):
             self.would.append(f"adopt attempt {attempt.id} of {task.id} on {attempt.host}")
-        for task in ready(snapshot):
+        outs = Foreseen(_outs(snapshot))
+        for task in coming(snapshot):
             if not scope or task.id in scope:
-                where = f" on {task.role}" if task.role else ""
-                lines = self.plan_task(task.id)
-                self.would += [f"start {task.id}{where}", *(f"  {line}" for line in lines)]
+                self.would.append(_announced(snapshot, task))
+                self.would += [f"  {line}" for line in self._foretold(snapshot, task, outs)]
 
     def _verify_one(self, snapshot: Snapshot, task: Task) -> list[dict[str, Any]]:
         attempt = snapshot.latest_attempt(task.id)
@@ -104,6 +123,40 @@ class CheckVerbs(Writer):
                 tx.move_task(task.id, TaskState.VERIFYING, expect={TaskState.STALE}, reason=reason)
                 tx.move_task(task.id, TaskState.DONE, expect={TaskState.VERIFYING}, reason=reason)
         return rows
+
+
+def coming(snapshot: Snapshot) -> Iterator[Task]:
+    """Tasks that will run once all goes well, each after what it needs."""
+    by_id = {task.id: task for task in snapshot.tasks if not task.removed}
+    under_way = {task.id for task in by_id.values() if task.state in RUNNING}
+    for name in topological(tuple(by_id.values())):
+        task = by_id[name]
+        will = all(n.task in under_way or is_met(n, by_id.get(n.task)) for n in task.needs)
+        if will and (task.state in PENDING or task.state is TaskState.GATED):
+            under_way.add(name)
+            yield task
+
+
+def _announced(snapshot: Snapshot, task: Task) -> str:
+    """`start train on train-box, after tokenize, once a person said yes`."""
+    by_id = {other.id: other for other in snapshot.tasks}
+    waits = [n.task for n in task.needs if not is_met(n, by_id.get(n.task))]
+    where = f" on {task.role}" if task.role else ""
+    after = f", after {', '.join(_short(waits))}" if waits else ""
+    gate = task.definition.get("gate")
+    asks = f', once a person says yes to "{gate["ask"]}"' if gate else ""
+    return f"start {task.id}{where}{after}{asks}"
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Several of one family as `serve[*]`."""
+    sizes = Counter(map(family_of, names))
+    told = (n if sizes[family_of(n)] == 1 else f"{family_of(n)}[*]" for n in names)
+    return list(dict.fromkeys(told))
+
+
+def _outs(snapshot: Snapshot) -> dict[str, Mapping[str, Any]]:
+    return {task.id: task.out for task in snapshot.tasks if task.out}
 
 
 def _not_now(task_id: str) -> Any:

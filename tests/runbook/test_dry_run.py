@@ -80,7 +80,7 @@ def everything(folder: Path) -> tuple[object, ...]:
 
 
 CASES = [
-    (["run"], "start"),
+    (["run"], 'start ask on box, once a person says yes to "Go on?"'),
     (["retry", "bad"], "task.moved bad ready"),
     (["retry", "--all-failed"], "task.moved bad ready"),
     (["skip", "bad", "--reason", "no use"], "task.moved bad skipped"),
@@ -108,9 +108,6 @@ def test_a_dry_run_tells_and_changes_nothing(
     words = [word.format(tmp=tmp_path) for word in words]
     result = CliRunner().invoke(cli, ["-w", str(untouched), *words, "--dry-run"])
     assert result.exit_code == 0, (result.output, result.exception)
-    if words == ["run"]:
-        assert "would change nothing" in result.output  # all wait for somebody
-        return
     assert said in result.output
     told = CliRunner().invoke(cli, ["-w", str(untouched), *words, "--dry-run", "--json"])
     data = json.loads(told.output)["data"]
@@ -125,6 +122,37 @@ def test_a_run_is_told_with_its_commands(tmp_path: Path, monkeypatch: pytest.Mon
     assert "would start good on box" in result.output
     assert "echo made" in result.output
     assert "bad" not in result.output
+
+
+def test_the_whole_way_is_told_with_what_is_not_known_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = (
+        TASKS
+        + """\
+  use:
+    title: Use
+    phase: one
+    needs: [next, {task: bad, condition: any}]
+    step: shell
+    with: {argv: [use, "${task.next.out.path}"]}
+  never:
+    title: Never
+    phase: one
+    needs: [bad]
+    step: shell
+    with: {argv: [never]}
+"""
+    )
+    with make(tmp_path, use) as service:
+        service.run(only=["bad"])
+    monkeypatch.setattr(Host, "_verb", None)
+    said = CliRunner().invoke(cli, ["-w", str(tmp_path), "run", "--dry-run"]).output
+    starts = [line.split()[2] for line in said.splitlines() if line.startswith("would start")]
+    assert starts == ["good", "ask", "next", "use"], "each after what it needs"
+    assert "would start use on box, after next" in said
+    assert "use '${task.next.out.path}'" in said
+    assert "never" not in said, "a person decides about `bad` first"
 
 
 def test_a_stop_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,13 +159,38 @@ def test_what_is_wrong_with_a_for_each_is_told_with_its_place(for_each: str, sai
     assert found.count("\n") == 0, "once, not once a member"
 
 
+def test_a_result_of_a_family_in_a_list_is_one_of_each_member() -> None:
+    every = load(SHARDS.replace("task.make[1].out", "task.make.out")).tasks[3]
+    assert every.args["argv"] == ["join", *(f"${{task.make[{i}].out.path}}" for i in range(3))]
+    crossed = one("{hosts: gpu, part: [a, b]}", title="${each.host_index} ${each.part_index}")
+    here = load(
+        crossed
+        + """\
+  use:
+    for_each: {hosts: gpu}
+    title: Part ${each.number} of ${each.count}
+    phase: one
+    needs: ["make@${each.host}"]
+    step: shell
+    with: {argv: [use, "${task.make@${each.host}.out.path}"]}
+"""
+    )
+    roles = dict.fromkeys(task.role for task in here.tasks)
+    uses = [task for task in here.tasks if task.family == "use"]
+    assert [task.title for task in here.tasks][:2] == ["0 0", "0 1"]
+    assert [task.title for task in uses] == [f"Part {n} of {len(uses)}" for n in (1, 2)]
+    for role, use in zip(roles, uses, strict=True):
+        assert [need.task for need in use.needs] == [f"make@{role}[a]", f"make@{role}[b]"]
+        assert use.args["argv"][1] == f"${{task.make@{role}[a].out.path}}"
+
+
 def test_references_to_members_are_judged() -> None:
     wrong = one("{i: 2}", title="Shard ${each.j}")
     assert "unknown reference ${each.j}; known here: each.i" in problems(wrong)
     assert "only a task with `for_each` has it" in problems(
         "  a: {title: '${each.i}', phase: one, step: shell, with: {argv: [x]}}\n"
     )
-    whole = SHARDS.replace("task.make[1].out", "task.make.out")
+    whole = SHARDS.replace("${task.make[1].out.path}", "in ${task.make.out.path}")
     assert "`make` is a family of 3; name one, such as `make[0]`" in problems(whole)
     missing = SHARDS.replace("needs: [make]", 'needs: ["make[7]"]')
     assert "unknown task `make[7]`" in problems(missing)
