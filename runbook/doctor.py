@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from remote import RemoteError, Unreachable
+from runbook.documents import document_states
 from runbook.engine.hosts import Hosts
 from runbook.errors import NoWorkspace
 from runbook.reader import ENGINE
@@ -37,7 +38,7 @@ class Finding:
     """One thing that was looked at."""
 
     part: str
-    """database, progress, engine, attempts, or host."""
+    """database, progress, engine, attempts, documents, or host."""
     level: str
     """`ok`; `note`: worth knowing; `problem`: needs somebody."""
     text: str
@@ -81,6 +82,7 @@ def check_up(folder: Path, *, ask_hosts: bool = True) -> Checkup:
             findings += _engine(service, snapshot)
             findings += _progress(service)
             findings += _attempts(snapshot)
+            findings += _documents(workspace, snapshot)
             findings += _hosts(snapshot, ask=ask_hosts)
             revision = snapshot.revision
     except StateError as error:
@@ -228,6 +230,23 @@ def _attempts(snapshot: Snapshot) -> Iterator[Finding]:
         )
     if not orphans:
         yield Finding(part="attempts", level="ok", text="no attempt without its task")
+
+
+def _documents(workspace: Workspace, snapshot: Snapshot) -> Iterator[Finding]:
+    states = document_states(workspace.root, snapshot.documents)
+    for path, state in states.items():
+        if state != "same":
+            yield Finding(
+                part="documents",
+                level="note",
+                text=f"{path} {'is gone' if state == 'gone' else 'changed'} since it was listed",
+                next=f"Read it, then `runbook doc add {path}`; or `runbook doc remove {path}`."
+                if state == "changed"
+                else f"Bring it back, or `runbook doc remove {path}`.",
+            )
+    if states and set(states.values()) == {"same"}:
+        said = "every listed document is what it was"
+        yield Finding(part="documents", level="ok", text=said)
 
 
 # Hosts.

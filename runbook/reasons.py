@@ -6,6 +6,8 @@ from state import AttemptState, Snapshot, Task, TaskState
 
 STOPPED_BY = "stopped by "
 """How the reason of a person's stop begins."""
+WAITS_FOR_PERSON = "waits for a person: "
+"""Before the question of a gate."""
 OVER_BUDGET = "over budget: "
 """How the reason of a task begins that waits for a yes to spending more."""
 
@@ -30,6 +32,11 @@ def is_stopped(snapshot: Snapshot, task: Task) -> bool:
 def is_over(task: Task) -> bool:
     """Whether the task waits for a yes to spending more."""
     return task.state is TaskState.GATED and task.reason.startswith(OVER_BUDGET)
+
+
+def asks_of_gate(task: Task) -> bool:
+    """Whether the question that a task waits with is, or holds, the one of its gate."""
+    return task.state is TaskState.GATED and WAITS_FOR_PERSON in task.reason
 
 
 def is_void(task: Task) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,7 +60,37 @@ def error(message: str, hint: str) -> None:
     """What went wrong and the next step, on stderr."""
     print(f"runbook: {message}", file=sys.stderr)
     if hint:
-        print(f"  {hint}", file=sys.stderr)
+        print(f"  {located(hint)}", file=sys.stderr)
+
+
+_CHOSEN: list[Path] = []
+OURS = re.compile(r"(^|`|(?<=: ))runbook (?=[a-z])")
+"""A command of ours at the start of a text, in a code span, or after a colon."""
+
+
+def choose(workspace: Path) -> None:
+    """The workspace that this process was pointed at, by `-w` or by what it made."""
+    _CHOSEN[:] = [workspace]
+
+
+def located(text: str) -> str:
+    """A text whose commands of ours work from where the person stands: with `-w` when needed."""
+    if not _CHOSEN or not OURS.search(text):
+        return text
+    meant, here = _root(_CHOSEN[0]), _root(Path(os.environ.get("RUNBOOK_WORKSPACE") or "."))
+    if meant is None or meant == here:
+        return text
+    return OURS.sub(rf"\1runbook -w {shlex.quote(str(_CHOSEN[0]))} ", text)
+
+
+def _root(place: Path) -> Path | None:
+    from runbook.errors import NoWorkspace
+    from runbook.workspace import find_workspace
+
+    try:
+        return find_workspace(place).root.resolve()
+    except NoWorkspace:
+        return None
 
 
 _ANSWERS: list[str] = []

@@ -14,9 +14,11 @@ from runbook.cli.common import (
     answer,
     dry_run_option,
     expect_option,
+    following,
     json_option,
     notify_option,
     plain,
+    tell_next,
     tell_rehearsal,
 )
 from runbook.cli.follow import Follow
@@ -103,13 +105,14 @@ def advance(
                 result = engine(service, stop_event, told)
                 told.ended(result)
             view = service.view()
+            after = following(view)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if as_json:
         answer(verb, view.snapshot.revision, {"result": result})
     else:
-        say(result, view.next)
+        say(result, after)
     sys.exit(OUTCOMES[result.outcome])
 
 
@@ -124,14 +127,14 @@ def leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
     return {n: signal.signal(n, leave) for n in numbers}  # type: ignore[misc]
 
 
-def say(result: RunResult, following: NextAction) -> None:
+def say(result: RunResult, step: NextAction) -> None:
     """How it ended, and what comes next."""
     report.line()
     word = {"done": "Done", "interrupted": "Left"}.get(result.outcome, "Stopped")
     reason = report.clean(result.reason)
     report.line(f"{word}: {reason}{'' if reason.endswith(('.', '?', '!')) else '.'}")
     if result.outcome != "done":
-        report.line(f"Next: {following.command}  # {report.clean(following.reason)}")
+        tell_next(step)
 
 
 @click.command("wait")
@@ -216,7 +219,7 @@ def retry_command(
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if task:
             moved = service.retry(task, reason=reason)
-            said = f"{task} is {moved.state}; go on: `runbook run`"
+            said = report.located(f"{task} is {moved.state}; go on: `runbook run`")
             _answer(service, "retry", moved, as_json, said)
             return
         names = service.retry_failed()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ CONTEXT = 15
 @json_option
 @click.pass_obj
 def doctor_command(workspace: Path, no_hosts: bool, drill: str | None, as_json: bool) -> None:
-    """Look the workspace over: database, PROGRESS.md, engine, attempts, hosts.
+    """Look the workspace over: database, PROGRESS.md, engine, attempts, documents, hosts.
 
     Changes nothing. Exit 4 when something needs you; each finding says what to do.
 
@@ -102,9 +101,10 @@ def plan_command(
         return
     init = " ".join(["runbook init", *(f"-p {shlex.quote(pair)}" for pair in params)])
     if path.resolve() == found.runbook_file.resolve():
-        report.line(f"Nothing was changed. Take it over: {init}")
+        report.line(report.located(f"Nothing was changed. Take it over: {init}"))
     else:
-        report.line(f"Nothing was changed. Put it in {found.runbook_file}; then: {init}")
+        said = f"Nothing was changed. Put it in {found.runbook_file}; then: {init}"
+        report.line(report.located(said))
 
 
 def _loaded(path: Path, params: dict[str, str], *, as_json: bool) -> Runbook:
@@ -148,10 +148,24 @@ def _section(title: str, rows: Iterable[str]) -> None:
 
 
 def _field(change: FieldChange) -> str:
+    if isinstance(change.before, list) and isinstance(change.after, list):
+        gone = [f"-{_entry(one)}" for one in change.before if one not in change.after]
+        new = [f"+{_entry(one)}" for one in change.after if one not in change.before]
+        if gone or new:  # else they only changed places
+            return f"{change.field}: {', '.join((*gone, *new))}"
     before, after = _text(change.before), _text(change.after)
     # What they share at their beginnings would hide what differs.
-    at = max(0, len(commonpath([before, after])) - CONTEXT)
+    pairs = enumerate(zip(before, after, strict=False))
+    differs = next((at for at, (one, other) in pairs if one != other), 0)
+    at = max(0, differs - CONTEXT)
     return f"{change.field}: {_short(before, at)} -> {_short(after, at)}"
+
+
+def _entry(value: Any) -> str:
+    """One of a list; a need as its task, with what it waits for where that is not the usual."""
+    if isinstance(value, list) and len(value) == 2 and value[1] == "ok":
+        return str(value[0])
+    return _short(_text(value), 0)
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ from runbook import report
 
 if TYPE_CHECKING:
     from runbook.verbs.base import Writer
+    from runbook.views import NextAction, View
     from state import Event
 
 SCHEMA = 1
@@ -82,6 +83,16 @@ def notify_option(function: F) -> F:
 def answer(verb: str, revision: int | None, data: Mapping[str, Any]) -> None:
     """Prints the JSON envelope of a verb."""
     report.json_line({"schema": SCHEMA, "verb": verb, "revision": revision, "data": plain(data)})
+
+
+def following(view: View) -> NextAction:
+    """The next safe action, as a command that works from where the person stands."""
+    return replace(view.next, command=report.located(view.next.command))
+
+
+def tell_next(step: NextAction) -> None:
+    """The next safe action in a line."""
+    report.line(f"Next: {step.command or 'nothing'}  # {report.clean(step.reason)}")
 
 
 def plain(value: Any) -> Any:

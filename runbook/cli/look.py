@@ -66,7 +66,7 @@ def events_command(workspace: Path, match: str, last: int, as_json: bool) -> Non
 
     Example: runbook events --match "task:train actor:anna"
     """
-    from runbook.history import matching, said
+    from runbook.history import FIELDS, matching, said
     from runbook.reader import Reader
 
     with Reader.open(workspace) as reader:
@@ -77,6 +77,9 @@ def events_command(workspace: Path, match: str, last: int, as_json: bool) -> Non
     if as_json:
         answer("events", snapshot.revision, {"events": [plain(event) for event in found]})
         return
+    if not found:
+        fields = ", ".join(f"{name}:" for name in FIELDS)
+        report.error(f"No event fits `{match}`.", f"Words, or {fields} before one.")
     report.table(
         (
             str(e.seq),

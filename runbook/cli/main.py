@@ -63,7 +63,7 @@ class Verbs(click.Group):
         if cmd_name not in COMMANDS:
             from difflib import get_close_matches
 
-            near = get_close_matches(cmd_name, COMMANDS, 1)
+            near = get_close_matches(cmd_name, COMMANDS, 1, cutoff=0.75)
             said = f" Did you mean `{near[0]}`?" if near else ""
             ctx.fail(f"There is no verb `{cmd_name}`.{said}")
         module = import_module(f"runbook.cli.{COMMANDS[cmd_name][0]}")
@@ -83,7 +83,7 @@ def take_workspace(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             take_workspace(inner)
-    elif not any(isinstance(one, click.Option) and "-w" in one.opts for one in command.params):
+    if not any(isinstance(one, click.Option) and "-w" in one.opts for one in command.params):
         option = click.Option(
             ["-w", "--workspace"],
             type=click.Path(path_type=Path),
@@ -97,6 +97,7 @@ def take_workspace(command: click.Command) -> None:
 def _instead(ctx: click.Context, _option: click.Parameter, value: Path | None) -> None:
     if value is not None:
         ctx.obj = value
+        report.choose(value)
 
 
 @click.command(cls=Verbs, invoke_without_command=True)
@@ -119,6 +120,7 @@ def cli(ctx: click.Context, workspace: Path) -> None:
     from runbook.cli.terminal import ask_passphrase
 
     ctx.obj = workspace
+    report.choose(workspace)
     ask_by(ask_passphrase)
     if ctx.invoked_subcommand is None:
         from runbook.cli.ui import open_tui

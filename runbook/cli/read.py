@@ -11,7 +11,7 @@ import click
 
 from runbook import report
 from runbook.brief import BUDGET, EDITED, to_markdown
-from runbook.cli.common import answer, json_option, plain
+from runbook.cli.common import answer, following, json_option, plain, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
 from state.graph import members
@@ -71,17 +71,18 @@ def next_command(workspace: Path, as_json: bool) -> None:
     """
     with Reader.open(workspace) as reader:
         view = reader.view()
+    step = following(view)
     if as_json:
-        data = {"next": view.next, "claims": _claims(view)}
+        data = {"next": step, "claims": _claims(view)}
         answer("next", view.snapshot.revision, data)
         return
-    if view.next.command:
-        report.line(view.next.command)
-    report.line(f"# {report.clean(view.next.reason)}")
+    if step.command:
+        report.line(step.command)
+    report.line(f"# {report.clean(step.reason)}")
     for claim in _claims(view):
         report.line(f"# {_claim_text(claim)}")
     if view.edited:
-        report.line(f"# {EDITED}")
+        report.line(f"# {report.located(EDITED)}")
 
 
 @click.command("brief")
@@ -101,7 +102,7 @@ def brief_command(workspace: Path, about: str | None, tokens: int, md: bool, as_
         raise click.UsageError("--md or --json, not both.")
     with Reader.open(workspace) as reader:
         parts = reader.brief_parts(about, budget=tokens)
-    text = to_markdown(parts)
+    text = report.located(to_markdown(parts))
     if as_json:
         answer("brief", parts.revision, {**plain(parts), "markdown": text})
     else:
@@ -142,18 +143,22 @@ def logs_command(
             if path is not None:
                 shown = lines if stream or name == "out" else ERR_LINES
                 streams[name] = _tail(_end(path, shown), shown)
+        snapshot = reader.snapshot()
+        state = snapshot.task(task).state
         if as_json:
-            snapshot = reader.snapshot()
             attempt = snapshot.latest_attempt(task)
             data = {"task": task, "attempt": attempt.id if attempt else None, "streams": streams}
             answer("logs", snapshot.revision, data)
             return
     for name, text in streams.items():
-        if name == "err" and not stream:
+        if text and name == "err" and not stream:
             report.line("--- errors (--err for all of them) ---")
-        report.line(text)
-    if not streams:
-        report.error(f"`{task}` has written nothing yet.", "")
+        if text:
+            report.line(text)
+    if not any(streams.values()):
+        what = {"out": " to its output", "err": " to its error stream"}.get(stream or "", "")
+        hint = f"`runbook status {task}` shows its checks and results."
+        report.error(f"`{task}` has written nothing{what}; it is {state}.", hint)
 
 
 def _follow(reader: Reader, task: str, stream: str, lines: int) -> None:
@@ -232,7 +237,7 @@ def _graph_data(view: View) -> dict[str, Any]:
     return {
         "name": view.snapshot.meta.name,
         "title": view.snapshot.meta.title,
-        "next": plain(view.next),
+        "next": plain(following(view)),
         "engine": view.engine,
         "edited": view.edited,
         "claims": _claims(view),
@@ -297,10 +302,11 @@ def _print_graph(view: View, *, every: bool) -> None:
         report.line(f"\n{phase}")
         _print_rows(rows, width=width, indent="  ")
     if view.edited:
-        report.line(f"\n{EDITED}")
+        report.line(f"\n{report.located(EDITED)}")
     for claim in _claims(view):
         report.line(f"\n{_claim_text(claim)}")
-    report.line(f"\nNext: {view.next.command or 'nothing'}  # {report.clean(view.next.reason)}")
+    report.line()
+    tell_next(following(view))
 
 
 def _phase(row: Task | Family) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook import report
-from runbook.cli.common import answer, dry_run_option, expect_option, json_option, plain
+from runbook.cli.common import (
+    answer,
+    dry_run_option,
+    expect_option,
+    following,
+    json_option,
+    plain,
+    tell_next,
+)
 from runbook.errors import RunbookError
 from runbook.workspace import RUNBOOK_FILE, Workspace, find_workspace
 
@@ -69,7 +77,8 @@ def init_command(
         write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
         bound = {host.role for host in service.snapshot().hosts}
         revision = service.store.revision()
-        following = service.view().next
+        report.choose(folder or workspace)
+        step = following(service.view())
     if agents:
         from runbook.agents_file import write_section
 
@@ -80,9 +89,9 @@ def init_command(
     report.line(f"{target.root}: {runbook.title} ({len(runbook.tasks)} tasks)")
     missing = [role for role in runbook.hosts if role not in bound]
     for role in missing:
-        report.line(f"Bind a machine to `{role}`: runbook host bind {role} local")
-    if not missing and following.command:
-        report.line(f"Next: {following.command}  # {report.clean(following.reason)}")
+        report.line(report.located(f"Bind a machine to `{role}`: runbook host bind {role} local"))
+    if not missing and step.command:
+        tell_next(step)
 
 
 def _tell_init(target: Workspace, text: str, params: dict[str, str], *, as_json: bool) -> None:
@@ -176,13 +185,15 @@ def _check_first(text: str, path: str, params: dict[str, str]) -> None:
 def validate_command(
     workspace: Path, file: Path | None, params: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check a runbook file; every problem with its line and column.
+    """Check a runbook file, or a bundled one by its name; every problem with its line and column.
 
     Example: runbook validate runbook.yaml
     """
     from runbook.plan import PlanError
 
     path = file or find_workspace(workspace).runbook_file
+    if file is not None and not file.exists() and str(file) in bundled():
+        path = Path(str(files("runbook") / "library" / f"{file}.yaml"))
     try:
         runbook = _load(path, given_params(params))
     except PlanError as error:

@@ -97,7 +97,8 @@ def plan_task(task: Task, context: StepContext) -> StepPlan:
     except ReferenceUnresolved as error:
         raise CannotStart(f"{task.id}: {error}", hint=error.hint) from error
     except ValidationError as error:
-        raise CannotStart(f"{task.id}: {_first(error)}", hint="Mend runbook.yaml.") from error
+        hint = f"Change `with` of {task.id} in runbook.yaml; `runbook init` takes it over."
+        raise CannotStart(f"{task.id}: {_first(error)}", hint=hint) from error
     return _with_checks(plan, definition)
 
 

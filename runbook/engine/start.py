@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
-from runbook import costs
+from runbook.approvals import question
 from runbook.claims import require_free
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
@@ -18,7 +18,6 @@ from runbook.engine.handing import take_secrets, with_secrets
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.stopping import stop_service
 from runbook.errors import CannotStart
-from runbook.reasons import OVER_BUDGET
 from runbook.steps.base import Check, NoHost, Outcome, StepContext, StepPlan
 from state import (
     Attempt,
@@ -50,7 +49,7 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
     except ClaimHeld as error:
         world.refuse(task, str(error), error.hint)
         return False
-    if wait_for_person(world, snapshot, task) or over_budget(world, snapshot, task):
+    if wait_for_person(world, snapshot, task):
         return False
     try:
         host = world.host_of(snapshot, task) if task.role else None
@@ -88,29 +87,10 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
 
 def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:
     """Moves a task that needs a person's yes to `gated`; False when it needs none, or has it."""
-    gate = task.definition.get("gate")
-    if task.kind is not TaskKind.MANUAL and (not gate or is_approved(snapshot, task)):
-        return False
-    ask = (gate or task.definition["with"]).get("ask", task.title)
-    world.move(task, TaskState.GATED, reason=f"waits for a person: {ask}")
-    return True
-
-
-def over_budget(world: World, snapshot: Snapshot, task: Task) -> bool:
-    """Moves a task that would spend too much to `gated`, unless a person said yes to this start."""
-    why = costs.too_much(snapshot, task, world.now())
-    if not why or costs.is_allowed(snapshot, task):
-        return False
-    world.move(task, TaskState.GATED, reason=f"{OVER_BUDGET}{why}")
-    return True
-
-
-def is_approved(snapshot: Snapshot, task: Task) -> bool:
-    """Whether a person said yes to this task as it is defined now."""
-    return any(
-        yes.about == "gate" and yes.task == task.id and yes.definition_hash == task.definition_hash
-        for yes in snapshot.approvals
-    )
+    asked = question(snapshot, task, world.now())
+    if asked:
+        world.move(task, TaskState.GATED, reason=asked)
+    return bool(asked)
 
 
 def precheck(task: Task, plan: StepPlan, host: Host) -> None:

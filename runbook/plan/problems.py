@@ -35,7 +35,7 @@ class PlanError(RunbookError):
         self.problems = sorted(set(problems))
         super().__init__(
             "\n".join(f"{path}:{problem}" for problem in self.problems),
-            hint=f"Mend {path} and run `runbook validate {path}`; nothing was changed.",
+            hint=f"Change it there; `runbook validate {path}` checks again.",
         )
 
 

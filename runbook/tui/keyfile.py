@@ -68,7 +68,8 @@ def load_keys(path: Path, *, required: bool = False) -> KeyTable:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RunbookError(
-            f"The key file {path} cannot be read: {error}.", hint="Mend it or move it away."
+            f"The key file {path} cannot be read: {error}.",
+            hint="Make it a readable text file, or move it away.",
         ) from error
     try:
         wishes = tomllib.loads(text)

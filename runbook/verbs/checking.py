@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from runbook.approvals import gate_question, over_budget
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
 from runbook.engine.observe import live_attempts
@@ -143,8 +145,10 @@ def _announced(snapshot: Snapshot, task: Task) -> str:
     waits = [n.task for n in task.needs if not is_met(n, by_id.get(n.task))]
     where = f" on {task.role}" if task.role else ""
     after = f", after {', '.join(_short(waits))}" if waits else ""
-    gate = task.definition.get("gate")
-    asks = f', once a person says yes to "{gate["ask"]}"' if gate else ""
+    asked, why = gate_question(snapshot, task), over_budget(snapshot, task, datetime.now(UTC))
+    yes = [f'"{asked}"'] if asked else []
+    yes += [f"going over its budget ({why})"] if why else []
+    asks = f", once a person says yes to {' and to '.join(yes)}" if yes else ""
     return f"start {task.id}{where}{after}{asks}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
-from runbook.reasons import is_over, is_stopped
+from runbook.reasons import asks_of_gate, is_over, is_stopped
 from runbook.verbs.base import Writer, wrong_state
 from state import Note, Task, TaskKind, TaskState
 
@@ -78,7 +78,10 @@ class DecisionVerbs(Writer):
             )
         with self._write() as tx:
             if not is_stopped(self.snapshot(), task):
-                tx.approve(task_id, about="budget" if is_over(task) else "gate", reason=said)
+                if is_over(task):
+                    tx.approve(task_id, about="budget", reason=said)
+                if asks_of_gate(task) or not is_over(task):
+                    tx.approve(task_id, about="gate", reason=said)
             if task.kind is TaskKind.MANUAL:
                 tx.move_task(task_id, TaskState.VERIFYING, expect={TaskState.GATED})
                 moved = tx.move_task(

@@ -18,7 +18,7 @@ from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE
 from runbook.reasons import STOPPED_BY
 from runbook.verbs.base import Writer, ignore, wrong_state
-from state import Attempt, AttemptState, Task, TaskState
+from state import Attempt, AttemptState, LeaseHeld, Task, TaskState
 from state.graph import members
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RunVerbs(Writer):
             name: a task, a family of tasks, or a host role; all when empty.
 
         Raises:
-            LeaseHeld: somebody advances the graph, and looks all the time.
+            RunbookError: somebody advances the graph, and looks all the time.
         """
         self._compare_revision()
         self._require_free()
@@ -113,7 +113,16 @@ class RunVerbs(Writer):
             live = live_attempts(self.snapshot())
             self.would += [f"ask {one.host} about attempt {one.id} of {t.id}" for t, one in live]
             return ()
-        lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")
+        try:
+            lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")
+        except LeaseHeld as error:
+            raise RunbookError(
+                f"{error.holder} advances the graph, and looks at everything that runs all the "
+                "time.",
+                hint="`runbook status` shows what it saw last. To look by yourself, end it first: "
+                "its jobs go on.",
+                exit_code=Exit.CONFLICT,
+            ) from error
         try:
             world = replace(self._world(ignore), lease=lease, may_start=False)
             return look_again(world, name)

@@ -155,7 +155,7 @@ def test_a_corrupt_database(folder: Path, say: Callable[..., Said]) -> None:
     database = folder / ".runbook" / "state.db"
     database.write_bytes(b"\xff" * 40_000)
     for words in (("status",), ("run",), ("note", "x")):
-        one_message(say(folder, *words), "state.db", "runbook doctor")
+        one_message(say(folder, *words), "state.db", "doctor`")
     assert database.read_bytes() == b"\xff" * 40_000
 
 

@@ -53,7 +53,7 @@ def test_init_bind_run_status(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(make_text())
     folder = tmp_path / "ws"
     made = cli(tmp_path, "init", str(tmp_path / "my.yaml"), "--dir", str(folder))
-    assert "runbook host bind box local" in made.stdout, made.stderr
+    assert f"runbook -w {folder} host bind box local" in made.stdout, made.stderr
     refused = cli(folder, "run")
     assert refused.returncode == 3
     assert "No machine is bound to the host role `box`" in refused.stdout
@@ -91,7 +91,7 @@ def test_logs_next_brief_and_results_tell_of_a_failure(ran: Path) -> None:
     assert (both[0], both[-1]) == ("hello", "oops")
     assert cli(ran, "logs", "hello", "--err").stdout == "oops\n"
     following = cli(ran, "next")
-    assert following.stdout.splitlines()[0] == "runbook retry bad"
+    assert following.stdout.splitlines()[0] == f"runbook -w {ran} retry bad"
     brief = cli(ran, "brief").stdout
     assert "`bad` failed: `ended with exit code 1: cannot go on`" in brief
     assert "✗ failed" in cli(ran, "results").stdout

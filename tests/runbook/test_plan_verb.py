@@ -157,7 +157,12 @@ def test_it_writes_nothing(tmp_path: Path) -> None:
     progress = (tmp_path / "PROGRESS.md").read_bytes()
     told = cli(tmp_path, "plan")
     assert told.returncode == 0, told.stderr
-    for said in ("+ fourth", "~ first (done; turns stale", 'with.env: {"A": "1"}', "runbook init"):
+    for said in (
+        "+ fourth",
+        "~ first (done; turns stale",
+        'with.env: {"A": "1"}',
+        f"{tmp_path} init",
+    ):
         assert said in told.stdout
     answer = json.loads(cli(tmp_path, "plan", "--json").stdout)
     assert (answer["schema"], answer["verb"], answer["revision"]) == (1, "plan", revision)

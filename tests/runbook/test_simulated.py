@@ -79,7 +79,7 @@ def begin(folder: Path, *, faults: list[Fault], tasks: dict[str, Task] | None = 
     store = f"store=file://{folder}/store"
     made = run.verb("init", NAME, "--dir", str(run.folder), "-p", store)
     assert made.returncode == 0, made.stderr
-    for role in re.findall(r"runbook host bind (\S+) local", made.stdout):
+    for role in re.findall(r"host bind (\S+) local", made.stdout):
         bound = run.verb("host", "bind", role, "local", "--work", str(folder / "work"))
         assert bound.returncode == 0, bound.stderr
     return run
@@ -96,7 +96,7 @@ def follow_the_brief(run: Run, *, kills: list[int]) -> list[str]:
             return typed
         words = shlex.split(found.group(1))
         assert words[0] == "runbook", found.group(1)
-        at = kills.pop(0) if kills and words[1] == "run" else 0
+        at = kills.pop(0) if kills and "run" in words else 0
         ended = run.verb(*words[1:], kill_at=at)
         assert ended.returncode not in (2, 6, 70), (words, ended.stdout, ended.stderr)
         typed.append(found.group(1))
