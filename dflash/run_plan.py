@@ -201,6 +201,10 @@ class Types:
         named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": automatic}
         if device is not None:
             torch.cuda.set_device(device)
+        if device is not None and config.gpu_memory is not None:
+            whole = torch.cuda.get_device_properties(device).total_memory
+            share = min(1.0, config.gpu_memory * 2**30 / whole)
+            torch.cuda.set_per_process_memory_fraction(share, device)
         return cls(
             device=device or torch.device("cpu"),
             target=automatic,

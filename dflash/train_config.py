@@ -99,6 +99,8 @@ class TrainConfig:
     upload: str | None = None
     """s3://BUCKET/PREFIX for checkpoints, in the background."""
     seed: int = 0
+    gpu_memory: float | None = None
+    """GiB that a rank may take of its GPU: others use the rest, or a smaller card is tried out."""
     timeout_s: float = 600.0
     deterministic: bool = False
     """The same bits on every run, on a GPU too; slower."""
@@ -183,6 +185,8 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         for name in AT_LEAST_ONE
         if getattr(config, name) is not None and getattr(config, name) < 1
     ]
+    if config.gpu_memory is not None and config.gpu_memory <= 0:
+        found.append(("gpu_memory", f"{config.gpu_memory} GiB hold nothing."))
     if config.micro_batches % config.drafters:
         problem = (
             f"{config.micro_batches} do not split evenly over {config.drafters} drafter ranks."

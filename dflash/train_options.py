@@ -73,6 +73,7 @@ HELP = {
     "keep": "newest checkpoints to keep, besides the best",
     "upload": "s3://BUCKET/PREFIX to upload checkpoints to, and to go on from on a new machine",
     "seed": "of weights, order and anchors",
+    "gpu_memory": "GiB that a process may take of its GPU (else all of it)",
     "timeout_s": "silence after which a rank gives up on another",
     "deterministic": "the same bits on every run, on a GPU too; slower",
 }

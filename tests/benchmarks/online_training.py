@@ -1,11 +1,13 @@
 """The whole job, target and drafter together: splits of the GPUs at hand, and the seed's design.
 
-    PYTHONPATH=. python3 tests/benchmarks/online_training.py [--gpus 2] [--anchors 512 128] [--tiny]
+    PYTHONPATH=. python3 tests/benchmarks/online_training.py [--gpus 2] [--anchors 512 128]
+        [--splits calibration colocated fixed seed] [--gpu-memory 92] [--tiny]
 
 Each split is a run of `dflash train --random-weights` at Qwen3.6-27B's shapes, its figures those of
 the run's own summary: the bound is what the roles' rates allow that were measured in that run. The
 seed's design is one process with the target on one half of the GPUs and drafters on the other, left
-to CUDA to overlap. `--tiny` runs everything on a CPU with toy shapes, to see that it works.
+to CUDA to overlap. What a run saves at its end is as large as the drafter: TMPDIR on a fast disk
+spares minutes. `--tiny` runs everything on a CPU with toy shapes, to see that it works.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ TINY = {
 }  # fmt: skip
 
 
+SPLITS = ("calibration", "colocated", "fixed", "seed")
+
+
 def write_random_set(folder: Path, count: int, length: int, vocab: int) -> None:
     """A tokenized set of documents of one length."""
     draw = np.random.default_rng(0)
@@ -59,6 +64,19 @@ def options_of(inputs: Path, anchors: int, steps: int, *, tiny: bool) -> dict[st
         return made | {"layers": 1, "num_taps": 3, "block_size": 4, "batch_docs": 2}
     shape = {"taps": list(TAPS), "mask_token": 248070, "sliding_window": 2048}
     return made | shape | {"batch_tokens": 4 * LENGTH, "batch_blocks": 4 * anchors}
+
+
+def calibrate(options: dict[str, Any], gpus: int) -> None:
+    """What `dflash train --calibrate-only` measures and expects of each split."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "run.json"
+        extra = {"devices": gpus, "micro_batches": gpus, "out": str(Path(folder) / "out")}
+        config.write_text(json.dumps(options | extra), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "dflash", "train", "--config", str(config), "--calibrate-only"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        print((done.stdout + done.stderr[-2000:]).strip(), flush=True)
 
 
 def run_split(name: str, options: dict[str, Any], split: dict[str, Any]) -> None:
@@ -88,7 +106,8 @@ def run_split(name: str, options: dict[str, Any], split: dict[str, Any]) -> None
                 f"{rates['target_tok_s']:,.0f}", f"{rates['drafter_tok_s']:,.0f}",
                 f"{rates['slower']} slower; waits {rates['target_waits']:.1%} target, "
                 f"{rates['drafter_waits']:.1%} drafter",
-                f"{first['metrics']['step_s']:.1f} s", f"{seconds:.0f} s in all",
+                f"{first['metrics']['step_s']:.1f} s", f"{rates['memory_gib']:.1f} GiB",
+                f"{seconds:.0f} s in all",
             ),
             flush=True,
         )  # fmt: skip
@@ -137,6 +156,8 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, nargs="+", default=[512, 128])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=64, help="of the target")
+    parser.add_argument("--splits", nargs="+", choices=SPLITS, default=SPLITS)
+    parser.add_argument("--gpu-memory", type=float, help="GiB of each GPU, as on a smaller card")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -149,19 +170,35 @@ def main() -> None:
             write_random_set(inputs / "set", 8 * args.gpus * args.steps, LENGTH, 200_000)
             target_folder(inputs / "target", args.layers)
         print(
-            table_row("split", "anchors", "speed", "bound", "target", "drafter", "", "first step")
+            table_row(
+                "split",
+                "anchors",
+                "speed",
+                "bound",
+                "target",
+                "drafter",
+                "",
+                "first step",
+                "memory",
+                "",
+            )
         )
         for anchors in args.anchors:
             anchors = min(anchors, 8) if args.tiny else anchors
             options = options_of(inputs, anchors, args.steps, tiny=args.tiny)
-            together = {"colocated": True, "drafters": args.gpus, "micro_batches": args.gpus}
-            run_split(f"colocated × {args.gpus}", options, together)
-            for drafters in range(1, args.gpus):
+            options["gpu_memory"] = args.gpu_memory
+            if "calibration" in args.splits:
+                calibrate(options, args.gpus)
+            if "colocated" in args.splits:
+                together = {"colocated": True, "drafters": args.gpus, "micro_batches": args.gpus}
+                run_split(f"colocated × {args.gpus}", options, together)
+            for drafters in range(1, args.gpus) if "fixed" in args.splits else ():
                 split = {"targets": args.gpus - drafters, "drafters": drafters}
                 split["micro_batches"] = drafters
                 run_split(f"{split['targets']} + {drafters}", options, split)
-            speed = seed_design(anchors, args.steps, inputs / "target", tiny=args.tiny)
-            print(table_row("one process, 1 + 1", anchors, f"{speed:,.0f} tok/s"), flush=True)
+            if "seed" in args.splits:
+                speed = seed_design(anchors, args.steps, inputs / "target", tiny=args.tiny)
+                print(table_row("one process, 1 + 1", anchors, f"{speed:,.0f} tok/s"), flush=True)
 
 
 if __name__ == "__main__":
