@@ -29,6 +29,7 @@ soak: dev system  ## long campaigns: all faults, many more kills (RUNBOOK_KILLS,
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults
 	RUNBOOK_TRANSFER_BYTES=1073741824 RUNBOOK_LOG_BYTES=10737418240 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/remote/test_transfer.py tests/remote/test_logs.py
 	RUNBOOK_SOAK=1 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/tui/test_soak.py
+	RUNBOOK_INSTALL=1 $(ENVS)/dev/bin/python -m pytest tests/test_packaging.py
 
 check: dev  ## format, lint, types, import contracts
 	$(ENVS)/dev/bin/ruff format --check -q .

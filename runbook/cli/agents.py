@@ -34,7 +34,7 @@ def mcp_command(workspace: Path, read_only: bool, actor: str | None) -> None:
         if error.name and error.name.partition(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise RunbookError(
-            "The MCP SDK is not installed.", hint="Install the `mcp` extra of this package."
+            "The MCP SDK is not installed.", hint="Install this package with its `mcp` extra."
         ) from error
     named = actor or os.environ.get("RUNBOOK_ACTOR") or f"agent:{default_actor()}"
     build_server(workspace, actor=named, read_only=read_only).run("stdio")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from runbook import __version__, report
+from runbook import report
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("setup", "Make a workspace from a runbook file or a bundled runbook."),
@@ -109,7 +109,14 @@ def _instead(ctx: click.Context, _option: click.Parameter, value: Path | None) -
     default=Path(),
     help="The workspace, or a folder inside it. Default: here.",
 )
-@click.version_option(__version__, prog_name="runbook")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _option, wanted: _tell_version(ctx) if wanted else None,
+    help="Show the version, with its commit, and leave.",
+)
 @click.pass_context
 def cli(ctx: click.Context, workspace: Path) -> None:
     """Resumable runbooks for GPU pipelines on rented machines.
@@ -126,6 +133,13 @@ def cli(ctx: click.Context, workspace: Path) -> None:
         from runbook.cli.ui import open_tui
 
         sys.exit(open_tui(workspace))
+
+
+def _tell_version(ctx: click.Context) -> None:
+    from runbook.version import version_text
+
+    report.line(f"runbook {version_text()}")
+    ctx.exit()
 
 
 def main() -> None:
