@@ -1,7 +1,8 @@
 """`dflash get`: what `dflash put` uploaded into a folder, proved by SHA-256; what is equal stays.
 
-Each file is written aside and renamed when its digest is right; `.objects.json` of the folder is
-written last. Files of the folder that the store does not have are left alone.
+Each file is written aside and renamed when its digest is right, a large one of S3 over as many runs
+as it takes; `.objects.json` of the folder is written last. Files of the folder that the store does
+not have are left alone.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from dflash.objects import (
     FORMAT,
     MANIFEST,
     FolderStore,
-    S3Store,
-    StoreOptions,
     add_store_arguments,
     is_hidden,
     only_writer,
@@ -35,6 +34,9 @@ from dflash.syncing import Tally, encoded, for_each, manifest
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from dflash.s3 import StoreOptions
+    from dflash.s3_store import S3Store
 
 EXAMPLE = """example:
   dflash get s3://bucket/runs/a/completions completions
@@ -96,7 +98,10 @@ def get(
         def one(file: Wanted) -> None:
             path = folder / file.name
             equal = file.lies_at(path)
-            digest = (file.sha256 or sha256_file(path)) if equal else _fetch(store, file, path)
+            if equal:
+                digest = file.sha256 or sha256_file(path)
+            else:
+                digest = store.fetch(file.name, file.size, path, file.sha256)
             entries.append({"path": file.name, "size": file.size, "sha256": digest})
             tally.add(file.size, moved=not equal)
 
@@ -167,18 +172,3 @@ def _refuse_short_disk(wanted: Sequence[Wanted], folder: Path) -> None:
             f"{folder} has {free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} GB are to come",
             "Free the difference, or name a folder on a larger disk.",
         )
-
-
-def _fetch(store: FolderStore | S3Store, file: Wanted, path: Path) -> str:
-    with write_aside(path) as handle:
-        store.fetch(file.name, file.size, handle, proved=bool(file.sha256))
-        handle.flush()
-        aside = Path(handle.name)
-        digest, size = sha256_file(aside), aside.stat().st_size
-        if size != file.size or (file.sha256 and digest != file.sha256):
-            raise InputInvalid(
-                f"{store.where}/{file.name} is not what was uploaded: {size} bytes of "
-                f"{file.size}, SHA-256 {digest[:12]} for {file.sha256[:12] or 'none'}",
-                "It was damaged or overwritten there: upload it again with `dflash put`.",
-            )
-    return digest

@@ -6,6 +6,7 @@ first byte of a change: half an upload is never taken for a whole one. Nothing i
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
 from dataclasses import dataclass
@@ -17,8 +18,6 @@ from dflash.files import sha256_file, write_json
 from dflash.objects import (
     MANIFEST,
     FolderStore,
-    S3Store,
-    StoreOptions,
     add_store_arguments,
     is_hidden,
     open_store,
@@ -30,6 +29,9 @@ from dflash.syncing import Tally, encoded, for_each, manifest
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from dflash.s3 import StoreOptions
+    from dflash.s3_store import S3Store
 
 EXAMPLE = """example:
   dflash put completions s3://bucket/runs/a/completions --endpoint https://s3.example.com
@@ -120,7 +122,8 @@ def send(
 
         def one(file: Local) -> None:
             nonlocal whole
-            digest = sha256_file(file.path)
+            data = file.path.read_bytes() if file.size <= options.part else None
+            digest = sha256_file(file.path) if data is None else hashlib.sha256(data).hexdigest()
             known = there.get(file.name)
             equal = known is not None and known.size == file.size
             equal = equal and store.digest(file.name) == digest
@@ -129,7 +132,7 @@ def send(
                     if whole:
                         store.remove(MANIFEST)  # from now on it would tell of another content
                         whole = False
-                store.send(file.path, file.name, file.size, digest)
+                store.send(file.path, file.name, file.size, digest, data)
             if local_file(file.path, file.name) != file:
                 raise DflashError(
                     f"{file.path} changed while it was uploaded",

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import completions
-from dflash.errors import DflashError, InputInvalid
-from dflash.files import write_aside
+from dflash.errors import InputInvalid
+from dflash.s3 import S3, StoreOptions
+from dflash.s3_store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DOWNLOADS = 32
 AHEAD = 64  # files that may lie here at once
-TRIES = 3
-S3 = "s3://"
 HINT = "Check the address, the credentials and AWS_ENDPOINT_URL; then run the same command again."
 NOT_INPUT = (completions.INFLIGHT, completions.FAILED)
 
@@ -47,7 +46,7 @@ class Source:
     settings: dict[str, Any]
     entries: tuple[Entry, ...]
     path: Path | None = None
-    bucket: Bucket | None = None
+    store: S3Store | None = None
 
     @property
     def rows(self) -> int | None:
@@ -59,13 +58,20 @@ class Source:
         if self.path is not None:
             yield from (self.path / entry.file for entry in entries)
             return
-        assert self.bucket is not None
+        store = self.store
+        assert store is not None
         inbox.mkdir(parents=True, exist_ok=True)
+
+        def fetch(entry: Entry) -> Path:
+            digest = entry.identity if entry.rows is not None else ""
+            store.fetch(entry.file, entry.bytes, inbox / entry.file, digest)
+            return inbox / entry.file
+
         with ThreadPoolExecutor(DOWNLOADS) as pool:
             waiting: deque[Future[Path]] = deque()
             try:
                 for entry in entries:
-                    waiting.append(pool.submit(self.bucket.fetch, entry, inbox / entry.file))
+                    waiting.append(pool.submit(fetch, entry))
                     if len(waiting) >= AHEAD:
                         yield waiting.popleft().result()
                 while waiting:
@@ -113,85 +119,12 @@ def _counted(path: Path) -> Entry:
     return Entry(file=path.name, identity=digest.hexdigest(), bytes=size, rows=rows)
 
 
-class Bucket:
-    """One prefix of a bucket. boto3's client may be used by many threads."""
-
-    def __init__(self, where: str) -> None:
-        name, _, prefix = where.removeprefix(S3).partition("/")
-        if not name:
-            raise InputInvalid(f"{where} names no bucket", "Write it as s3://bucket/folder.")
-        self.where, self.name = where.rstrip("/"), name
-        self.prefix = prefix.rstrip("/") + "/" if prefix else ""
-        try:
-            import boto3
-            from botocore.config import Config
-        except ImportError:
-            raise DflashError("boto3 is not installed here", "Install it to read s3://.") from None
-        config = Config(
-            connect_timeout=10, read_timeout=60, max_pool_connections=DOWNLOADS,
-            retries={"mode": "standard", "max_attempts": 4},
-        )  # fmt: skip
-        try:
-            self._client: Any = boto3.client("s3", config=config)
-        except _faults() as error:  # no region, a malformed endpoint
-            raise self._failed("", error) from error
-
-    def names(self) -> dict[str, dict[str, Any]]:
-        """Objects directly under the prefix, by name."""
-        found = {}
-        try:
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.name, Prefix=self.prefix, Delimiter="/"
-            )
-            for page in pages:
-                for entry in page.get("Contents", ()):
-                    found[entry["Key"].removeprefix(self.prefix)] = entry
-        except _faults() as error:
-            raise self._failed("", error) from error
-        return found
-
-    def read(self, name: str) -> bytes:
-        """A whole object; a body that breaks off is asked for again."""
-        for attempt in range(TRIES):
-            try:
-                answer = self._client.get_object(Bucket=self.name, Key=self.prefix + name)
-                data: bytes = answer["Body"].read()
-            except _faults() as error:
-                if attempt == TRIES - 1 or hasattr(error, "response"):
-                    raise self._failed(name, error) from error
-            else:
-                return data
-        raise AssertionError
-
-    def fetch(self, entry: Entry, to: Path) -> Path:
-        data = self.read(entry.file)
-        if len(data) != entry.bytes:
-            raise InputInvalid(
-                f"{self.where}/{entry.file} has {len(data)} bytes, {entry.bytes} were expected",
-                "It changed or was cut while it was uploaded: upload it again.",
-            )
-        with write_aside(to) as handle:
-            handle.write(data)
-        return to
-
-    def _failed(self, name: str, error: Exception) -> DflashError:
-        said = " ".join(str(error).split())[:200]
-        return DflashError(f"cannot read {self.where}{'/' if name else ''}{name}: {said}", HINT)
-
-
-def _faults() -> tuple[type[Exception], ...]:
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
-    return (BotoCoreError, Boto3Error, ClientError, HTTPClientError, OSError, ValueError)
-
-
 def _open_s3(where: str) -> Source:
-    bucket = Bucket(where)
-    names = bucket.names()
+    store = S3Store(where, StoreOptions(connections=DOWNLOADS))
+    names = store.listed(deep=False)
     if completions.MANIFEST in names:
         try:
-            manifest = json.loads(bucket.read(completions.MANIFEST))
+            manifest = json.loads(store.read(completions.MANIFEST) or b"")
         except ValueError as error:
             raise InputInvalid(f"{where}/{completions.MANIFEST} is no JSON: {error}") from error
         if manifest.get("format") != completions.FORMAT:
@@ -206,11 +139,9 @@ def _open_s3(where: str) -> Source:
                 f"{where} lacks {len(missing)} of {len(entries)} files, first {missing[0]}",
                 "Upload them; the manifest lists them.",
             )
-        return Source(where=where, settings=manifest["settings"], entries=entries, bucket=bucket)
+        return Source(where=where, settings=manifest["settings"], entries=entries, store=store)
     entries = tuple(
-        Entry(
-            file=name, identity=f"{about['ETag']} {about['Size']}", bytes=about["Size"], rows=None
-        )
+        Entry(file=name, identity=f'"{about.etag}" {about.size}', bytes=about.size, rows=None)
         for name, about in sorted(names.items())
         if name.endswith(".jsonl") and name not in NOT_INPUT
     )
@@ -218,4 +149,4 @@ def _open_s3(where: str) -> Source:
         raise InputInvalid(
             f"{where} holds neither a {completions.MANIFEST} nor *.jsonl objects", HINT
         )
-    return Source(where=where, settings={}, entries=entries, bucket=bucket)
+    return Source(where=where, settings={}, entries=entries, store=store)

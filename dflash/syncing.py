@@ -13,8 +13,9 @@ from dflash.objects import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from dflash.objects import FolderStore, S3Store
+    from dflash.objects import FolderStore
     from dflash.progress import Progress
+    from dflash.s3_store import S3Store
 
 TELL_S = 1.0
 T = TypeVar("T")

@@ -10,49 +10,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dflash.checkpoint import PARTIAL
 from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.files import sha256_file, sync_folder, write_text
+from dflash.s3 import S3, StoreOptions, short, split
+from dflash.s3_store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 MANIFEST, LATEST = "manifest.json", "latest"
+OPTIONS = StoreOptions(connections=8)
+"""The training has the processors and the line first."""
+OTHER = "Point `latest` there at an earlier checkpoint, or leave --upload out."
 PAUSES_S = (1, 2, 5, 10, 30, 60)
 PATIENCE_S = 600.0
 """At the end of a run, for an upload that is getting on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A prefix in a bucket."""
-
-    bucket: str
-    prefix: str
-
-    @classmethod
-    def of(cls, url: str) -> Place:
-        bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        if not url.startswith("s3://") or not bucket:
-            raise UsageError(f"--upload {url} is no s3://BUCKET/PREFIX")
-        return cls(bucket=bucket, prefix=prefix.strip("/"))
-
-    def key(self, *parts: str) -> str:
-        return "/".join(part for part in (self.prefix, *parts) if part)
 
 
 class Uploader:
     """A thread that uploads the newest checkpoint it was offered, again and again until it is."""
 
     def __init__(self, url: str, tell: Callable[[str], None]) -> None:
-        self.url, self.place, self._tell = url, Place.of(url), tell
-        self._client: Any = None
+        if not url.startswith(S3):
+            raise UsageError(f"--upload {url} is no s3://BUCKET/PREFIX")
+        split(url)
+        self.url, self._tell = url.rstrip("/"), tell
+        self._store: S3Store | None = None
         self._wake = threading.Condition()
         self._wanted: Path | None = None
         self._current: Path | None = None
@@ -97,7 +85,7 @@ class Uploader:
                 self._upload(self._current)
             except Exception as error:  # noqa: BLE001 (a library's bug must not end a training)
                 failures += 1
-                self.problem = f"{self._current.name}: {_short(error)}"
+                self.problem = f"{self._current.name}: {short(error)}"
                 self._tell(f"upload failed ({self.problem}); it is tried again")
                 if last_try:
                     return
@@ -114,40 +102,24 @@ class Uploader:
                 self._wake.wait(seconds)
 
     def _upload(self, folder: Path) -> None:
-        if self._client is None:
-            self._client = connect()
-        files = {
+        if self._store is None:
+            self._store = S3Store(self.url, OPTIONS)
+        store, top = self._store, folder.name
+        files: dict[str, dict[str, Any]] = {
             path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)}
             for path in sorted(folder.iterdir())
             if path.is_file()
         }
-        bucket, key = self.place.bucket, self.place.key
-        for name in files:
-            self._client.upload_file(str(folder / name), bucket, key(folder.name, name))
         for name, entry in files.items():
-            found = self._client.head_object(Bucket=bucket, Key=key(folder.name, name))
-            if found["ContentLength"] != entry["size"]:
-                raise DflashError(
-                    f"{name} has {found['ContentLength']} bytes there, {entry['size']} here"
-                )
-        body = json.dumps({"files": files}, indent=1).encode()
-        self._client.put_object(Bucket=bucket, Key=key(folder.name, MANIFEST), Body=body)
-        self._client.put_object(Bucket=bucket, Key=key(LATEST), Body=f"{folder.name}\n".encode())
-
-
-def connect() -> Any:
-    """A client; each call gives up by itself, so that the next try starts fresh."""
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError as error:
-        raise DflashError("boto3 is not installed here") from error
-    return boto3.client(
-        "s3",
-        config=Config(
-            connect_timeout=10, read_timeout=60, retries={"mode": "standard", "max_attempts": 3}
-        ),
-    )
+            store.send(folder / name, f"{top}/{name}", entry["size"], entry["sha256"], None)
+        there = store.listed(below=f"{top}/")
+        for name, entry in files.items():
+            found = there.get(f"{top}/{name}")
+            if found is None or found.size != entry["size"]:
+                size = "no" if found is None else found.size
+                raise DflashError(f"{name} has {size} bytes there, {entry['size']} here")
+        store.write(f"{top}/{MANIFEST}", json.dumps({"files": files}, indent=1).encode())
+        store.write(LATEST, f"{top}\n".encode())
 
 
 def fetch_latest(url: str, out: Path, tell: Callable[[str], None]) -> Path | None:
@@ -155,36 +127,21 @@ def fetch_latest(url: str, out: Path, tell: Callable[[str], None]) -> Path | Non
 
     For a rented machine that is gone: the same command on a new one goes on.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    place, client = Place.of(url), connect()
     try:
-        try:
-            answer = client.get_object(Bucket=place.bucket, Key=place.key(LATEST))
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
-                return None
-            raise
-        name = answer["Body"].read().decode().strip()
+        store = S3Store(url, OPTIONS)
+        latest = store.read(LATEST)
+        if latest is None:
+            return None
+        name = latest.decode().strip()
         if not name.startswith("step-") or "/" in name:
-            raise InputInvalid(f"{url}/latest names {name!r}, which is no checkpoint")
+            raise InputInvalid(f"{url}/{LATEST} names {name!r}, which is no checkpoint")
         tell(f"fetching {name} from {url}")
-        body = client.get_object(Bucket=place.bucket, Key=place.key(name, MANIFEST))["Body"].read()
-        aside = out / f"{PARTIAL}{name}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        for file, entry in json.loads(body)["files"].items():
-            if "/" in file:
-                raise InputInvalid(f"{url}/{name} lists a file {file!r}")
-            client.download_file(place.bucket, place.key(name, file), str(aside / file))
-            if sha256_file(aside / file) != entry["sha256"]:
-                raise InputInvalid(
-                    f"{file} of {url}/{name} is not what was uploaded",
-                    "Point `latest` there at an earlier checkpoint, or leave --upload out.",
-                )
-    except (BotoCoreError, ClientError, OSError) as error:
+        aside = _fetch(store, name, out)
+    except InputInvalid:
+        raise
+    except (DflashError, OSError) as error:
         raise DflashError(
-            f"Cannot look for an earlier checkpoint in {url}: {_short(error)}",
+            f"Cannot look for an earlier checkpoint in {url}: {short(error)}",
             "Correct the credentials or the endpoint (AWS_ENDPOINT_URL), or leave --upload out.",
         ) from error
     aside.rename(out / name)
@@ -194,6 +151,21 @@ def fetch_latest(url: str, out: Path, tell: Callable[[str], None]) -> Path | Non
     return out / name
 
 
-def _short(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:199] + "…"
+def _fetch(store: S3Store, name: str, out: Path) -> Path:
+    """All files of a checkpoint, aside; those of an earlier try are kept when they are right."""
+    body = store.read(f"{name}/{MANIFEST}")
+    if body is None:
+        raise InputInvalid(f"{store.where}/{name} has no {MANIFEST}", OTHER)
+    files = json.loads(body)["files"]
+    aside = out / f"{PARTIAL}{name}"
+    aside.mkdir(parents=True, exist_ok=True)
+    for file, entry in files.items():
+        if "/" in file:
+            raise InputInvalid(f"{store.where}/{name} lists a file {file!r}")
+        path, digest = aside / file, entry["sha256"]
+        if not path.is_file() or sha256_file(path) != digest:
+            store.fetch(f"{name}/{file}", entry["size"], path, digest)
+    for path in aside.iterdir():
+        if path.name not in files:
+            path.unlink()
+    return aside

@@ -8,7 +8,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from runbook.errors import Exit, RunbookError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 REFUSED = (409, 412)
 BOGUS = '"00000000000000000000000000000000"'
-CONNECT_S, READ_S, TRIES = 10, 60, 4
 
 
 class S3Store:
@@ -34,8 +33,7 @@ class S3Store:
     @classmethod
     def open(cls, place: Place) -> Self:
         """Credentials come from where every S3 tool has them; none are kept here."""
-        import boto3
-        from botocore.config import Config
+        from dflash.s3 import StoreOptions, connect
 
         parts = urlsplit(place.url)
         key = parts.path.lstrip("/")
@@ -43,23 +41,11 @@ class S3Store:
             raise RunbookError(f"{place.url} names no bucket.", hint="Write s3://BUCKET/KEY.")
         if not key or key.endswith("/"):
             key += OBJECT
-        config = Config(
-            s3=cast("Any", {"addressing_style": place.addressing}),
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            retries={"total_max_attempts": TRIES, "mode": "standard"},
-            # Trailing checksums are not known everywhere; Content-MD5 is, and our own digest
-            # is in the head of the snapshot.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
+        options = StoreOptions(
+            endpoint=place.endpoint, region=place.region, addressing=place.addressing, connections=4
         )
         with explained(place.url):
-            client = boto3.Session().client(
-                "s3",
-                endpoint_url=place.endpoint or None,
-                region_name=place.region or None,
-                config=config,
-            )
+            client = connect(options, place.url)
         return cls(client, parts.netloc, key)
 
     def read(self) -> Found | None:
@@ -97,6 +83,8 @@ class S3Store:
     def _put(self, key: str, data: bytes, condition: dict[str, str]) -> None:
         from botocore.exceptions import ClientError
 
+        from dflash.s3 import status_of
+
         digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         with explained(self.label):
             try:
@@ -109,13 +97,9 @@ class S3Store:
                     **condition,
                 )
             except ClientError as error:
-                if (condition and _status(error) in REFUSED) or _gone(error, condition):
+                if (condition and status_of(error) in REFUSED) or _gone(error, condition):
                     raise Moved from error
                 raise
-
-
-def _status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _gone(error: Any, condition: dict[str, str]) -> bool:
@@ -133,49 +117,22 @@ def _age(answer: dict[str, Any]) -> float | None:
 
 @contextmanager
 def explained(label: str) -> Iterator[None]:
-    """The store's refusals as ours: what it is, and what to do."""
-    from botocore import exceptions as boto
+    """The store's refusals with the exit code of each: what it is, and what to do."""
+    from dflash import s3
+    from dflash.errors import DflashError
 
     try:
-        yield
-    except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
+        with s3.explained(label):
+            yield
+    except s3.NoAccess as error:
         raise RunbookError(
-            f"{label}: no credentials were found for it.",
-            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
-            exit_code=Exit.NEEDS_AUTH,
-        ) from error
-    except boto.ClientError as error:
-        raise _refused(label, error) from error
-    except (boto.HTTPClientError, boto.ConnectionError) as error:
+            f"{error.message}.", hint=error.hint, exit_code=Exit.NEEDS_AUTH
+        ) from error.__cause__
+    except s3.NoAnswer as error:
         raise RunbookError(
-            f"{label} gives no answer: {error}",
+            f"{error.message}.",
             hint="Whether it was written is not known; repeat the command, that is safe.",
             exit_code=Exit.UNKNOWN,
-        ) from error
-    except (boto.BotoCoreError, ValueError) as error:
-        raise RunbookError(
-            f"{label}: {error}", hint="Correct the address or its options."
-        ) from None
-
-
-def _refused(label: str, error: Any) -> RunbookError:
-    status, said = _status(error), error.response.get("Error", {})
-    code = said.get("Code", "")
-    if status in (401, 403):
-        return RunbookError(
-            f"{label}: the store refuses us ({code}).",
-            hint="Check the credentials and what they may do: get and put on this key.",
-            exit_code=Exit.NEEDS_AUTH,
-        )
-    if status == 404:
-        return RunbookError(
-            f"{label}: there is no such bucket ({code}).",
-            hint="Make it, or name another; --endpoint-url says which store.",
-        )
-    if status >= 500 or status == 429:
-        return RunbookError(
-            f"{label}: the store has trouble ({status} {code}).",
-            hint="Whether it was written is not known; repeat the command, that is safe.",
-            exit_code=Exit.UNKNOWN,
-        )
-    return RunbookError(f"{label}: {code}: {said.get('Message', error)}")
+        ) from error.__cause__
+    except DflashError as error:
+        raise RunbookError(f"{error.message}.", hint=error.hint) from error.__cause__

@@ -157,9 +157,10 @@ def deliver_to_s3(
 ) -> Outcome:
     """The same with objects; `dflash get` and the step `download` read what it leaves."""
     from dflash.errors import DflashError
-    from dflash.objects import StoreOptions, open_store
+    from dflash.objects import open_store
     from dflash.progress import Progress
     from dflash.put import local_file, send
+    from dflash.s3 import StoreOptions
 
     wanted = _wanted(sources)
     if isinstance(wanted, Outcome):

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import boto3
 
 from dflash.get import get
-from dflash.objects import StoreOptions
 from dflash.progress import Progress
 from dflash.put import put
+from dflash.s3 import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,55 +12,27 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import boto3
 import pytest
 from moto.s3.models import s3_backends
-from moto.server import ThreadedMotoServer
 
 from dflash.__main__ import main
 from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.get import get
-from dflash.objects import MANIFEST, StoreOptions, open_store
+from dflash.objects import MANIFEST, open_store
 from dflash.progress import Progress
 from dflash.put import put
+from dflash.s3 import StoreOptions
+from tests.support.s3 import s3, s3_keys, s3_server
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = ["s3", "s3_keys", "s3_server"]
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 MIB = 1 << 20
 SMALL_PARTS = StoreOptions(part=5 * MIB, connections=8)
 QUIET = Progress()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    made.start()
-    host, port = made.get_host_and_port()
-    yield f"http://{host}:{port}"
-    made.stop()
-
-
-@pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
-    environment(monkeypatch, server)
-    client = boto3.client("s3")
-    client.bucket = f"b{abs(hash(request.node.name))}"
-    client.create_bucket(Bucket=client.bucket)
-    return client
-
-
-def environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
 
 
 @pytest.fixture(params=["s3", "file"])
@@ -140,7 +112,6 @@ def test_half_an_upload_is_not_taken_for_a_whole_one(
 
 def test_what_was_damaged_there_never_appears_here(s3: Any, tmp_path: Path) -> None:
     url, source = f"s3://{s3.bucket}/x", folder_of(tmp_path / "source")
-    (source / "large.bin").unlink()  # given up half-way, boto3 leaves its socket to the collector
     put(source, url, SMALL_PARTS, progress=QUIET)
     s3.put_object(Bucket=s3.bucket, Key="x/deep/er/b.bin", Body=b"B" * 1000)
     with pytest.raises(InputInvalid, match=r"deep/er/b.bin is not what was uploaded"):
@@ -256,7 +227,7 @@ def test_parts_of_a_killed_upload_are_removed(s3: Any, tmp_path: Path) -> None:
 def test_giving_up_ends_the_threads_of_large_files(s3: Any, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "source")
     store = open_store(f"s3://{s3.bucket}/x", SMALL_PARTS)
-    store.send(source / "large.bin", "large.bin", 11 * MIB, "0" * 64)
+    store.send(source / "large.bin", "large.bin", 11 * MIB, "0" * 64, None)
     before = threading.active_count()
     store.cancel()
     assert threading.active_count() < before
@@ -313,14 +284,14 @@ class Flaky(BaseHTTPRequestHandler):
 
 
 def test_a_body_that_breaks_off_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_keys: dict[str, str]
 ) -> None:
+    del s3_keys
     with ThreadingHTTPServer(("127.0.0.1", 0), Flaky) as flaky:
         threading.Thread(target=flaky.serve_forever, daemon=True).start()
-        environment(monkeypatch, f"http://127.0.0.1:{flaky.server_address[1]}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{flaky.server_address[1]}")
         store = open_store("s3://bucket/x", SMALL_PARTS)
-        with (tmp_path / "got").open("wb") as handle:
-            store.fetch("name", len(Flaky.body), handle, proved=False)
+        store.fetch("name", len(Flaky.body), tmp_path / "got", "")
         flaky.shutdown()
     assert (tmp_path / "got").read_bytes() == Flaky.body
     assert Flaky.asked == 3
@@ -348,15 +319,12 @@ def test_messages(
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with socket.socket() as nobody:  # bound, not listening: refused at once
         nobody.bind(("127.0.0.1", 0))
-        monkeypatch.setattr("dflash.objects.TRIES", 0)
+        monkeypatch.setattr("dflash.s3.TRIES", 1)
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         text = said("get", f"s3://{s3.bucket}/x", str(tmp_path / "t"), "--endpoint", endpoint)
     assert "gives no answer" in text
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     assert "no credentials" in said("get", f"s3://{s3.bucket}/x", str(tmp_path / "t"))
 
 

@@ -6,22 +6,23 @@ import shutil
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from dflash import upload
 from dflash.errors import DflashError, UsageError
+from dflash.s3_store import S3Store
 from dflash.train import train
 from dflash.train_config import TrainConfig
 from dflash.upload import Uploader, fetch_latest
+from tests.support.s3 import s3, s3_keys, s3_server
 from tests.support.tiny_runs import make_inputs, options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["s3", "s3_keys", "s3_server"]
 
 DEADLINE_S = 60
 
@@ -31,31 +32,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    made.start()
-    host, port = made.get_host_and_port()
-    yield f"http://{host}:{port}"
-    made.stop()
-
-
-@pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
-    """A client, with an empty bucket of the test's own name."""
-    environment(monkeypatch, server)
-    client = boto3.client("s3")
-    client.bucket = request.node.name.replace("_", "-").lower()[:60].strip("-")
-    client.create_bucket(Bucket=client.bucket)
-    return client
-
-
-def environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash.s3.TRIES", 1)
 
 
 def text_of(client: Any, key: str) -> str:
@@ -101,11 +80,13 @@ def test_a_run_leaves_its_checkpoints_there_and_goes_on_from_them_elsewhere(
 
 
 def test_training_goes_on_when_s3_refuses(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+    s3_keys: dict[str, str],
+) -> None:  # fmt: skip
+    del s3_keys
     with socket.socket() as nobody:  # bound, not listening: refused at once
         nobody.bind(("127.0.0.1", 0))
-        environment(monkeypatch, f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
         monkeypatch.setattr(upload, "PAUSES_S", (0.01,))
         monkeypatch.setattr("dflash.train.restore", lambda _config: None)
         config = options(inputs, tmp_path / "out", upload="s3://bucket/x")
@@ -138,19 +119,15 @@ def test_latest_waits_for_every_file(
 ) -> None:
     """A store that loses bytes must not become the one that is resumed from."""
     monkeypatch.setattr(upload, "PAUSES_S", (0.05,))
-    real = upload.connect()
+    real = S3Store.send
 
-    class Losing:
-        """Everything as it is, but one object is stored a byte short."""
+    def losing(store: S3Store, path: Path, name: str, size: int, digest: str, data: None) -> None:
+        if "model" not in name:
+            real(store, path, name, size, digest, data)
+            return
+        s3.put_object(Bucket=s3.bucket, Key=f"x/{name}", Body=path.read_bytes()[:-1])
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-        def upload_file(self, path: str, bucket: str, key: str) -> None:
-            body = Path(path).read_bytes()
-            real.put_object(Bucket=bucket, Key=key, Body=body[: -1 if "model" in key else None])
-
-    monkeypatch.setattr(upload, "connect", Losing)
+    monkeypatch.setattr(S3Store, "send", losing)
     uploader = Uploader(f"s3://{s3.bucket}/x", lambda _text: None)
     uploader.offer(checkpoint(tmp_path, 1))
     until(lambda: uploader.problem, "the size differs")

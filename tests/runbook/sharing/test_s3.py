@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from runbook.errors import Exit, RunbookError
 from runbook.service import Service
 from runbook.sharing.place import Moved, Place, open_place, remember, remembered
+from tests.support.s3 import s3_keys, s3_server
 from tests.support.s3_double import S3Double
 from tests.support.shared import TASKS, take
 from tests.support.workspaces import cli, command, make
@@ -22,28 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+__all__ = ["s3_keys", "s3_server"]
+
 BUCKET = "runs"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+@pytest.fixture
+def endpoint(s3_server: str) -> str:
+    return s3_server
 
 
 @pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+def keys(s3_keys: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    del s3_keys
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from remote import LocalTransport
 from remote.ssh import SshTransport
 from runbook.engine import hosts
 from state import HostBinding
+from tests.support.s3 import s3_keys, s3_server
 from tests.support.sshd import running_sshd
 from tests.support.workspaces import HEAD, make, states
 
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from remote import HostTarget, Transport
     from runbook.service import Service
 
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "key-of-the-test", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}  # fmt: skip
+__all__ = ["s3_keys", "s3_server"]
+
 SECRETS = "secrets: {AWS_ACCESS_KEY_ID: {from: env}, AWS_SECRET_ACCESS_KEY: {from: env}}\ntasks:\n"
 TASKS = """\
   up:
@@ -82,14 +80,9 @@ TASKS = """\
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    yield f"http://{host}:{port}"
-    server.stop()
+def endpoint(s3_server: str, s3_keys: dict[str, str]) -> str:
+    del s3_keys
+    return s3_server
 
 
 @pytest.fixture

@@ -1,0 +1,188 @@
+"""A large file to and from S3 goes on in its middle after kill -9, and only with what is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash.bodies import Bodies
+from dflash.errors import InputInvalid
+from dflash.get import get
+from dflash.progress import Progress
+from dflash.put import put
+from dflash.ranged import JOURNAL, PARTIAL, PartialFile
+from dflash.s3 import StoreOptions
+from dflash.s3_store import S3Store
+from tests.support.deadline import wait_for
+from tests.support.s3 import s3, s3_keys, s3_server
+
+__all__ = ["s3", "s3_keys", "s3_server"]
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+PARTS = StoreOptions(part=5 * MIB, connections=4)
+SIZE = 36 * MIB + 17
+WORDS = ["--part-mib", "5", "--connections", "1"]
+QUIET = Progress()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "large.bin").write_bytes(os.urandom(SIZE))
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where each range that is fetched begins."""
+    starts: list[int] = []
+    real = Bodies.get
+
+    def get_body(self: Bodies, key: str, **about: Any) -> Any:
+        if "start" in about:
+            starts.append(about["start"])
+        return real(self, key, **about)
+
+    monkeypatch.setattr(Bodies, "get", get_body)
+    return starts
+
+
+def killed_when(reached: Any, *words: str) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dflash", *words, *WORDS], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(
+            lambda: reached() or running.poll() is not None, limit_s=60, what="some of it to go"
+        )
+        assert running.poll() is None, "it ended before it could be killed"
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+
+
+def lines(target: Path) -> list[str]:
+    journal = target / f".large.bin{JOURNAL}"
+    return journal.read_text().splitlines() if journal.exists() else []
+
+
+def test_a_killed_download_goes_on_inside_the_file(
+    s3: Any, source: Path, tmp_path: Path, asked: list[int]
+) -> None:
+    url, target = f"s3://{s3.bucket}/x", tmp_path / "target"
+    put(source, url, PARTS, progress=QUIET)
+    killed_when(lambda: len(lines(target)) > 2, "get", url, str(target))
+    left = [json.loads(line) for line in lines(target)[1:]]
+    assert not (target / "large.bin").exists()
+    # One of the ranges was torn, as by a power cut; the journal's last line too.
+    spoiled = left[1][0]
+    with (target / f".large.bin{PARTIAL}").open("r+b") as handle:
+        handle.seek(spoiled)
+        handle.write(b"torn")
+    with (target / f".large.bin{JOURNAL}").open("a") as handle:
+        handle.write('[99, "to')
+    asked.clear()
+
+    get(url, target, PARTS, progress=QUIET)
+
+    assert (target / "large.bin").read_bytes() == (source / "large.bin").read_bytes()
+    kept = {start for start, _, _ in left} - {spoiled}
+    assert not kept & set(asked), "what was right is not fetched again"
+    assert spoiled in asked
+    assert not list(target.rglob(f"*{PARTIAL}*"))
+
+
+def test_what_an_earlier_run_left_of_another_content_is_not_used(
+    s3: Any, source: Path, tmp_path: Path
+) -> None:
+    url, target = f"s3://{s3.bucket}/x", tmp_path / "target"
+    with PartialFile(target / "large.bin", size=SIZE, tag="another") as partial:
+        partial.write(0, b"old" * 100)
+    put(source, url, PARTS, progress=QUIET)
+    get(url, target, PARTS, progress=QUIET)
+    assert (target / "large.bin").read_bytes() == (source / "large.bin").read_bytes()
+
+
+def test_a_large_object_that_was_replaced_never_appears(
+    s3: Any, source: Path, tmp_path: Path
+) -> None:
+    url = f"s3://{s3.bucket}/x"
+    put(source, url, PARTS, progress=QUIET)
+    s3.put_object(Bucket=s3.bucket, Key="x/large.bin", Body=bytes(SIZE))
+    with pytest.raises(InputInvalid, match="not what was uploaded"):
+        get(url, tmp_path / "target", PARTS, progress=QUIET)
+    assert not list((tmp_path / "target").rglob("*large*"))
+
+
+def test_a_killed_upload_goes_on_with_the_parts_that_are_there(
+    s3: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{s3.bucket}/x"
+
+    def parts() -> dict[int, Any]:
+        uploads = s3.list_multipart_uploads(Bucket=s3.bucket).get("Uploads", [])
+        about = {"Bucket": s3.bucket, "Key": "x/large.bin"}
+        found = (s3.list_parts(**about, UploadId=one["UploadId"]) for one in uploads)
+        return {part["PartNumber"]: part for one in found for part in one.get("Parts", ())}
+
+    killed_when(lambda: len(parts()) > 1, "put", str(source), url)
+    left = parts()
+    sent: list[int] = []
+    finish = S3Store._finish_upload
+
+    def watched(store: S3Store, *args: Any) -> bool:
+        client, real = store._client, store._client.upload_part
+
+        def upload_part(**about: Any) -> Any:
+            sent.append(about["PartNumber"])
+            return real(**about)
+
+        monkeypatch.setattr(client, "upload_part", upload_part)
+        return finish(store, *args)
+
+    monkeypatch.setattr(S3Store, "_finish_upload", watched)
+    put(source, url, PARTS, progress=QUIET)
+
+    assert sorted([*sent, *left]) == list(range(1, 9)), "each part once"
+    assert not parts()
+    get(url, tmp_path / "target", PARTS, progress=QUIET)
+    assert (tmp_path / "target/large.bin").read_bytes() == (source / "large.bin").read_bytes()
+
+
+def test_parts_of_another_content_are_given_up(s3: Any, source: Path, tmp_path: Path) -> None:
+    url, about = f"s3://{s3.bucket}/x", {"Bucket": s3.bucket, "Key": "x/large.bin"}
+    upload = s3.create_multipart_upload(**about)["UploadId"]
+    s3.upload_part(**about, UploadId=upload, PartNumber=2, Body=bytes(5 * MIB))
+    # One whose parts fit, but that was begun for a file with another SHA-256.
+    upload = s3.create_multipart_upload(**about, Metadata={"sha256": "0" * 64})["UploadId"]
+    first = (source / "large.bin").read_bytes()[: 5 * MIB]
+    s3.upload_part(**about, UploadId=upload, PartNumber=1, Body=first)
+    put(source, url, PARTS, progress=QUIET)
+    assert not s3.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+    get(url, tmp_path / "target", PARTS, progress=QUIET)
+    assert put(source, url, PARTS, progress=QUIET)["moved_files"] == 0
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["obstore", "boto3"])
+def test_both_carriers_bring_the_same(s3: Any, tmp_path: Path, *, fast: bool) -> None:
+    """Odd names too, and a range to the end of the object."""
+    store = S3Store(f"s3://{s3.bucket}/x", PARTS, fast=fast)
+    assert (store._bodies._fast is not None) is fast
+    for name, data in {"plain.bin": b"12345", "odd ü#%20?.bin": b"odd", "empty": b""}.items():
+        store.write(name, data)
+        assert store.read(name) == data
+    assert bytes(store._bodies.get("x/plain.bin", start=2, end=4)) == b"34"
+    assert bytes(store._bodies.get("x/plain.bin", start=3)) == b"45"
+    assert store.read("none") is None
+    keys = {one["Key"] for one in s3.list_objects_v2(Bucket=s3.bucket)["Contents"]}
+    assert keys == {"x/plain.bin", "x/odd ü#%20?.bin", "x/empty"}
+    assert store.digest("plain.bin").startswith("5994471abb01112a")
