@@ -1,21 +1,15 @@
-"""A host: jobs, checks and files on one machine, over any transport.
-
-Every request is one framed round trip to one program that lives on the host under its content
-hash. A lost answer raises Unreachable, and every request here is safe to repeat.
-"""
+"""A host: jobs, checks and files on one machine, over any transport."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
-import json
-import secrets as random_source
 import time
 from typing import TYPE_CHECKING, Any
 
 from remote import transfer, transfer_pull, transfer_push
-from remote.archive import archive
 from remote.errors import (
     CommandFailed,
     HostFenceHeld,
@@ -25,7 +19,6 @@ from remote.errors import (
     StaleGeneration,
     TransferFailed,
     Unreachable,
-    UnsupportedHost,
 )
 from remote.model import (
     CheckResult,
@@ -39,38 +32,14 @@ from remote.model import (
     StopReport,
     Stream,
 )
+from remote.program import ROUND_TRIP_S, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from remote.stream import Stream as BlockStream
     from remote.transport import Transport
-
-ROUND_TRIP_S = 60.0
-BARE = ("-I", "-S")  # the scripts need no packages, and a host's site may be slow or broken
-PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 /usr/bin/python3"
-
-# Finds an interpreter and says where the root is. Works in any POSIX shell.
-_FIND = f"""for p in {PYTHONS} /opt/conda/bin/python3; do
-if "$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
-exec "$p" -I -S -c "$1" "$2" "$3"; fi; done; echo "$3" >&2; exit 86"""
-_WHERE = """import json, os, platform, sys
-print(sys.argv[2] + json.dumps({"python": sys.executable, "system": platform.system(),
-"version": platform.python_version(),
-"root": os.path.realpath(os.path.expanduser(sys.argv[1]))}) + sys.argv[2])"""
-# Receives a script: aside, fsync, rename, as every file here.
-_RECEIVE = """import hashlib, os, sys
-path, want = sys.argv[1:3]
-data = sys.stdin.buffer.read()
-if hashlib.sha256(data).hexdigest() != want: sys.exit("what arrived is not what was sent")
-aside = "%s.%d" % (path, os.getpid())
-try:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(aside, "xb") as file:
-        file.write(data); file.flush(); os.fsync(file.fileno())
-    os.rename(aside, path)
-except OSError as error:
-    sys.exit("cannot write %s: %s" % (error.filename or path, error.strerror))"""
 
 
 class Host:
@@ -88,9 +57,10 @@ class Host:
         self.root = root
         self.workspace_id = workspace_id
         self.last_identity: Identity | None = None
-        self._inject = dict(inject or {})  # faults, for tests; see supervisor.INJECT
-        self._python = ""
-        self._at = ""
+        # inject: faults, for tests; see supervisor.INJECT
+        self._program = Program(
+            transport, root=root, workspace_id=workspace_id, inject=inject or {}
+        )
 
     @property
     def label(self) -> str:
@@ -158,8 +128,7 @@ class Host:
     # --- jobs ---
 
     def job_dir(self, attempt: str) -> str:
-        self._connect()
-        return f"{self._at}/{self.workspace_id}/jobs/{attempt}"
+        return f"{self._program.folder}/jobs/{attempt}"
 
     def launch(self, spec: JobSpec) -> JobStatus:
         """Start an attempt, or say how it goes when it was started before."""
@@ -344,15 +313,23 @@ class Host:
             self, remote, local, progress=progress, headroom=headroom, patience_s=patience_s
         )
 
-    def transfer_verb(
-        self, verb: str, body: Mapping[str, Any], *, raw: bytes, timeout: float
-    ) -> dict[str, Any]:
+    def transfer_verb(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One request of a transfer, on the connection that no poll waits for."""
-        answer = self._verb(
-            verb, body, timeout=timeout, refusals=True, raw=raw, transport=self.transport.bulk()
-        )
+        answer = self._verb(verb, body, refusals=True, transport=self.transport.bulk())
+        self.transfer_answered(answer, body)
+        return answer
+
+    @contextlib.contextmanager
+    def transfer_stream(self, verb: str, body: Mapping[str, Any]) -> Iterator[BlockStream]:
+        """Blocks to the host, or from it, on that connection too."""
+        bulk = self.transport.bulk()
+        with self._program.stream(verb, body, transport=bulk, timeout=ROUND_TRIP_S) as stream:
+            yield stream
+
+    def transfer_answered(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        """Raises what a refusal means."""
         if answer["ok"]:
-            return answer
+            return
         if answer["error"] == "cut":
             raise Unreachable(f"{self.label}: {answer['message']}")
         if answer["error"] == "no_room":
@@ -364,8 +341,6 @@ class Host:
     def close(self) -> None:
         self.transport.close()
 
-    # --- round trips ---
-
     def _verb(
         self,
         verb: str,
@@ -373,39 +348,14 @@ class Host:
         *,
         timeout: float = ROUND_TRIP_S,
         refusals: bool = False,
-        raw: bytes = b"",
         transport: Transport | None = None,
     ) -> dict[str, Any]:
-        transport = transport or self.transport
-        self._connect()
-        path, digest = self._program()
-        mark = random_source.token_hex(16)
-        request = {
-            **body,
-            "begin": f"<{mark}",
-            "end": f"{mark}>",
-            "root": self._at,
-            "workspace": self.workspace_id,
-            "inject": self._inject,
-            "limit_s": int(timeout),
-        }
-        argv, data = [self._python, *BARE, path, verb], json.dumps(request).encode() + b"\n" + raw
-        result = transport.run(argv, input=data, timeout=timeout)
-        if result.code == 2 and b"can't open file" in result.err:
-            self._push(path, digest)
-            result = transport.run(argv, input=data, timeout=timeout)
-        answer = _unframe(result.out, request["begin"], request["end"])
-        if answer is None:
-            self._python = ""  # perhaps it was replaced: look again with the next request
-            if result.code is None or result.ok or b"ran past its limit" in result.err:
-                raise Unreachable(
-                    f"{self.label} cut its answer to {verb} short",
-                    hint="ask again: requests are safe to repeat",
-                )
-            failed = CommandFailed(result, where=self.label)
+        try:
+            answer = self._program.ask(verb, body, timeout=timeout, transport=transport)
+        except CommandFailed as failed:
             if verb == "launch":  # it may have died after the start
                 raise Unreachable(failed.message, hint="ask for the attempt's state") from failed
-            raise failed
+            raise
         if "identity" in answer:
             self.last_identity = Identity(host_key=self.transport.host_key, **answer["identity"])
         if not answer["ok"] and not refusals:
@@ -414,61 +364,6 @@ class Host:
             raise RemoteError(f"{self.label} cannot {verb}: {answer['message']}")
         return answer
 
-    def _connect(self) -> None:
-        if self._python:
-            return
-        mark = random_source.token_hex(16)
-        argv = ["sh", "-c", _FIND, "sh", _WHERE, self.root, mark]
-        result = self.transport.run(argv, timeout=ROUND_TRIP_S)
-        found = _unframe(result.out, mark, mark)
-        if found is None:
-            if mark.encode() in result.err:
-                raise UnsupportedHost(
-                    f"{self.label} has no Python 3.8 or newer",
-                    hint="install python3 there; jobs need nothing else",
-                )
-            raise CommandFailed(result, where=self.label)
-        if found["system"] != "Linux":
-            raise UnsupportedHost(
-                f"{self.label} runs {found['system']}; jobs need Linux",
-                hint="bind the role to a Linux machine",
-            )
-        self._at = found["root"]
-        self._python = found["python"]  # last: other threads take it for "connected"
-
-    def _program(self) -> tuple[str, str]:
-        """Where our program lies on the host, by its content, and its digest."""
-        digest = hashlib.sha256(archive()).hexdigest()
-        return f"{self._at}/{self.workspace_id}/bin/{digest[:16]}-supervisor.pyz", digest
-
-    def _push(self, path: str, digest: str) -> None:
-        argv = [self._python, *BARE, "-c", _RECEIVE, path, digest]
-        sent = self.transport.run(argv, input=archive(), timeout=ROUND_TRIP_S)
-        if not sent.ok:
-            raise CommandFailed(
-                sent,
-                where=self.label,
-                hint=f"make room at {self.root}, or bind the host with a --root we may write to",
-            )
-
 
 def _job_status(found: Mapping[str, Any]) -> JobStatus:
     return JobStatus(**found)
-
-
-def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
-    """The object between the marks; None when it did not come whole."""
-    start = out.find(begin.encode())
-    stop = out.find(end.encode(), start + len(begin)) if start >= 0 else -1
-    if stop < 0:
-        return None
-    try:
-        value: dict[str, Any] = json.loads(out[start + len(begin) : stop])
-    except ValueError:
-        return None
-    size = value.get("raw_size", 0)
-    if size:  # the content of files follows the line that ends the answer
-        at = stop + len(end) + 1
-        value["raw"] = memoryview(out)[at : at + size]
-        return value if len(value["raw"]) == size else None
-    return value

@@ -19,7 +19,7 @@ import paramiko
 from remote.breaker import Breaker
 from remote.errors import RemoteError, Unreachable
 from remote.model import HostTarget, Result
-from remote.ssh_channel import Sessions, close_quietly, converse, left_of
+from remote.ssh_channel import ChannelPipe, Sessions, close_quietly, converse, left_of
 from remote.ssh_config import Route, chain
 from remote.ssh_hop import Hop, open_hop
 from remote.ssh_keys import KEYRING, Keyring, PassphraseNeeded
@@ -51,6 +51,7 @@ class SshTransport:
         connect_s: float = CONNECT_S,
         silence_s: float = SILENCE_S,
         keyring: Keyring = KEYRING,
+        bulky: bool = False,
     ) -> None:
         self.target = target
         self.label = f"{target.user}@{target.address}" if target.user else target.address
@@ -60,6 +61,7 @@ class SshTransport:
         self._connect_s = connect_s
         self._silence_s = silence_s
         self._keyring = keyring
+        self._bulky = bulky
         self._lock = threading.Lock()
         self._sessions = Sessions(SESSIONS)
         self._hops: list[Hop] = []
@@ -92,6 +94,7 @@ class SshTransport:
                     connect_s=self._connect_s,
                     silence_s=self._silence_s,
                     keyring=self._keyring,
+                    bulky=True,
                 )
                 self._bulk.breaker = self.breaker
             return self._bulk
@@ -172,13 +175,32 @@ class SshTransport:
     def _exec(
         self, channel: paramiko.Channel, command: str, data: bytes, deadline: float
     ) -> tuple[bytes, bytes]:
-        # It waits for its reply without a limit; closing the channel ends the wait.
+        with self._watched(channel, deadline):
+            channel.exec_command(command)
+            return converse(channel, data, deadline)
+
+    @contextlib.contextmanager
+    def open(self, argv: Sequence[str], *, timeout: float) -> Iterator[ChannelPipe]:
+        deadline = time.monotonic() + timeout
+        with contextlib.ExitStack() as stack:
+            if not stack.enter_context(self._sessions.turn(timeout)):
+                raise self._unknown(argv, "all sessions of the connection were busy")
+            try:
+                _, channel = stack.enter_context(self._session(deadline))
+                with self._watched(channel, deadline):
+                    channel.exec_command(shlex.join(argv))
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self._unknown(argv, str(error) or "the connection was lost") from error
+            yield ChannelPipe(channel, self.label)
+
+    @contextlib.contextmanager
+    def _watched(self, channel: paramiko.Channel, deadline: float) -> Iterator[None]:
+        """A command's start waits for its reply without a limit; closing the channel ends that."""
         watch = threading.Timer(left_of(deadline), close_quietly, (channel,))
         watch.daemon = True
         watch.start()
         try:
-            channel.exec_command(command)
-            return converse(channel, data, deadline)
+            yield
         finally:
             watch.cancel()
 
@@ -304,7 +326,8 @@ class SshTransport:
             for hop in reversed(hops):
                 hop.close()
             raise
-        hops[-1].keep_alive(silence_s=self._silence_s)
+        # An answer waits its turn behind megabytes, which on a thin line takes its time.
+        hops[-1].keep_alive(silence_s=self._silence_s * (4 if self._bulky else 1))
         self.route = route[-1]
         self._shown_key = key_text(hops[-1].transport.get_remote_server_key())
         return hops

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 import paramiko
 
+from remote.errors import Unreachable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK = 1 << 15
+IDLE_S = 120.0
+"""Nothing moved for so long, neither way. A dead link is noticed long before, by its pulse."""
 LONGEST_OUTPUT = 256 << 20
 """More than any answer of ours; a command that says more is cut off, not kept in memory."""
 
@@ -109,6 +113,57 @@ def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray) -> bool:
     if size > LONGEST_OUTPUT:
         raise TooMuchOutput(f"it said more than {LONGEST_OUTPUT >> 20} MiB")
     return size > before
+
+
+class ChannelPipe:
+    """The input and output of the command on a channel."""
+
+    def __init__(self, channel: paramiko.Channel, label: str) -> None:
+        self._channel = channel
+        self._label = label
+        self._moved = time.monotonic()
+        channel.settimeout(IDLE_S / 8)
+
+    def write(self, data: bytes) -> None:
+        sent = 0
+        while sent < len(data):
+            try:
+                sent += self._channel.send(data[sent : sent + CHUNK])
+                self._moved = time.monotonic()
+            except TimeoutError:
+                self._wait()
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self.cut(str(error)) from error
+
+    def end(self) -> None:
+        try:
+            self._channel.shutdown_write()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self.cut(str(error)) from error
+
+    def read(self, size: int) -> bytes:
+        while True:
+            try:
+                data = self._channel.recv(size)
+            except TimeoutError:
+                self._wait()
+                continue
+            self._moved = time.monotonic()
+            return data
+
+    def abort(self) -> None:
+        close_quietly(self._channel)
+
+    def cut(self, why: str) -> Unreachable:
+        said = b""
+        while self._channel.recv_stderr_ready():
+            said += self._channel.recv_stderr(CHUNK)
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return Unreachable(f"{self._label}: {last or why or 'the connection was lost'}")
+
+    def _wait(self) -> None:
+        if time.monotonic() - self._moved > IDLE_S:
+            raise self.cut(f"nothing moved for {IDLE_S:.0f} s")
 
 
 def close_quietly(thing: paramiko.Channel | paramiko.Transport) -> None:

@@ -3,6 +3,9 @@
 What was measured and shapes this file: the library's own keepalive never notices a dead link, its
 default socket costs 45 ms a command (Nagle). The kernel's TCP_USER_TIMEOUT sees only the first
 hop, and exists on Linux alone; so the last hop is asked for an answer, and closed without one.
+AES-GCM is twice as fast as the CTR and MAC that the library prefers. When the library itself begins
+to change keys and a command ends in the same moment, the connection stands still for good; so it
+waits as long as OpenSSH does before it begins.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from remote.ssh_keys import Keyring
 
 PULSE_S = 3.0
+WINDOW = 16 << 20  # bytes on their way to us: 160 MB/s at 100 ms
+REKEY_BYTES = 1 << 35  # of the 2^36 that 2^32 blocks of a cipher are good for (RFC 4344, 3.2)
 
 
 class Hop:
@@ -84,12 +89,14 @@ def open_hop(
     )
     transport: paramiko.Transport | None = None
     try:
-        transport = paramiko.Transport(sock)
+        transport = paramiko.Transport(sock, default_window_size=WINDOW)
         transport.banner_timeout = min(left_of(deadline), connect_s)
         transport.handshake_timeout = left_of(deadline)
         keys = trusted_keys(route, pinned)
         options = transport.get_security_options()
         options.key_types = wanted_types(keys, tuple(options.key_types))
+        options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
+        transport.packetizer.REKEY_BYTES = REKEY_BYTES
         transport.start_client(timeout=left_of(deadline))
         try:
             verify(label, transport.get_remote_server_key(), keys)

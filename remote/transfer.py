@@ -1,7 +1,8 @@
 """Files to a host and back: in blocks with a hash each, resumed by comparing, renamed when right.
 
-The blocks travel as the input and output of one command after the other. A cut loses what the
-command had not written yet; the next attempt finds by its hashes what is there.
+The blocks stream through one command, with no round trip between them; each that was written is
+said, so a cut costs only what was on its way. Hashing goes on beside. What an earlier transfer left
+is found by its hashes, and the whole file is read back before it gets its name.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from remote.errors import TransferFailed, Unreachable
-from remote.supervisor.transfer import read_block
+from remote.errors import (
+    AuthRefused,
+    HostKeyChanged,
+    HostKeyUnknown,
+    TransferFailed,
+    Unreachable,
+)
+from remote.supervisor.blocks import ahead, read_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from remote.host import Host
 
 BLOCK = 4 << 20
-LEAST, MOST = BLOCK, 64 << 20  # bytes per command: few enough to lose, enough to be fast
-BATCH_S = 3.0  # what a command should take
 HEADROOM = 1 << 30
 PATIENCE_S = 60.0  # without any progress, before we give up for now
 
@@ -63,7 +68,7 @@ class Entry:
     stamp: str
     have: str = ""
     hashes: dict[int, str] = field(default_factory=dict)  # of the source, by block
-    missing: list[int] = field(default_factory=list)
+    missing: set[int] = field(default_factory=set)
 
     def blocks(self) -> range:
         return range(-(-self.size // BLOCK))
@@ -86,10 +91,12 @@ class Meter:
         self._told = 0.0
         self._phase = ""
 
+    def copying(self) -> None:
+        """From now on bytes travel."""
+        self._copying_since = self._copying_since or time.monotonic()
+
     def add(self, phase: str, done: int, *, sent: int = 0, force: bool = False) -> None:
         now = time.monotonic()
-        if phase == "copying" and not self._copying_since:
-            self._copying_since = now
         self.done += done
         self.sent += sent
         begins = phase != self._phase
@@ -121,43 +128,35 @@ class Link:
         self.host = host
         self.meter = meter
         self.patience_s = patience_s
-        self.batch = LEAST
         self._silent_since: float | None = None
         self._tries = 0
 
-    def ask(self, verb: str, body: dict[str, Any], *, raw: bytes = b"") -> dict[str, Any]:
+    def ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         while True:
-            began = time.monotonic()
-            size = len(raw) or int(body.get("bytes", 0))
             try:
-                answer = self.host.transfer_verb(verb, body, raw=raw, timeout=60 + size / 50_000)
+                answer = self.host.transfer_verb(verb, body)
             except Unreachable as error:
-                self._wait(error)
-                if size > BLOCK:
-                    raise Smaller from error
-                continue
-            self._silent_since, self._tries = None, 0
-            if size:
-                self._pace(size, time.monotonic() - began)
-            return answer
+                self.cut(error)
+            else:
+                self.moved()
+                return answer
 
-    def _wait(self, error: Unreachable) -> None:
+    def moved(self) -> None:
+        """Something arrived: whatever cut comes next, there is progress."""
+        self._silent_since, self._tries = None, 0
+
+    def cut(self, error: Unreachable) -> None:
+        """Waits a little before the next try; raises the error when nothing moved for long."""
+        if isinstance(error, (AuthRefused, HostKeyChanged, HostKeyUnknown)):
+            raise error  # an answer, which no repetition changes
         now = time.monotonic()
         self.meter.cuts += 1
-        self.batch = max(LEAST, self.batch // 2)
         self._silent_since = self._silent_since or now
         self._tries += 1
         if now - self._silent_since > self.patience_s:
             error.hint = "what arrived is kept; the same command goes on with it"
             raise error
-        time.sleep(random.uniform(0.5, 1.0) * min(5.0, 0.1 * 2**self._tries))
-
-    def _pace(self, size: int, seconds: float) -> None:
-        if size >= self.batch:
-            faster = seconds < BATCH_S / 2
-            slower = seconds > BATCH_S * 2
-            self.batch = min(MOST, self.batch * 2) if faster else self.batch
-            self.batch = max(LEAST, self.batch // 2) if slower else self.batch
+        time.sleep(random.uniform(0.5, 1.0) * min(5.0, 0.05 * 2**self._tries))
 
     def hashes(self, base: str, wanted: Sequence[tuple[Entry, bool]]) -> list[Hashes]:
         """The hashes of files on the host, of a part where the second is true."""
@@ -175,32 +174,18 @@ class Link:
         return found
 
 
-class Smaller(Exception):
-    """A large command was cut: compare, and go on in smaller ones."""
-
-
 def keep_equal(meter: Meter, entry: Entry, right: dict[int, str], found: list[str]) -> None:
     """Drops from the missing blocks those that are right; a whole file counts only as a whole."""
-    equal = [block for block, digest in enumerate(found) if right.get(block) == digest]
+    equal = {block for block, digest in enumerate(found) if right.get(block) == digest}
     if entry.have == "final" and len(equal) < len(entry.blocks()):
-        entry.have, equal = "", []
-    entry.missing = [block for block in entry.missing if block not in set(equal)]
+        entry.have, equal = "", set()
+    entry.missing -= equal
     meter.add("comparing", sum(entry.length(block) for block in equal))
 
 
-def batches(entries: list[Entry], link: Link) -> Iterator[list[tuple[Entry, int]]]:
-    """Missing blocks, as many to a command as it should carry at the time."""
-    batch: list[tuple[Entry, int]] = []
-    size = 0
-    for entry in entries:
-        for block in list(entry.missing):
-            batch.append((entry, block))
-            size += entry.length(block)
-            if size >= link.batch or len(batch) >= 2000:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+def missing(entries: list[Entry]) -> list[tuple[Entry, int]]:
+    """The blocks that are still to travel, in order."""
+    return [(entry, block) for entry in entries for block in sorted(entry.missing)]
 
 
 def name_of(base: str, entry: Entry) -> str:
@@ -220,5 +205,10 @@ def reading(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def digest_of(fd: int, entry: Entry, block: int) -> str:
-    return hashlib.sha256(read_block(fd, block * BLOCK, entry.length(block))).hexdigest()
+def digests_of(fd: int, entry: Entry, blocks: Iterable[int]) -> list[str]:
+    """sha256 of some blocks of a file here."""
+
+    def digest(block: int) -> str:
+        return hashlib.sha256(read_block(fd, block * BLOCK, entry.length(block))).hexdigest()
+
+    return list(ahead(digest, blocks) if entry.size > BLOCK else map(digest, blocks))

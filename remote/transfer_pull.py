@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote.errors import NoRoom, TransferFailed
+from remote.errors import NoRoom, TransferFailed, Unreachable
+from remote.supervisor.blocks import partial, write_block
 from remote.supervisor.files import free_bytes, sync_dir
-from remote.supervisor.transfer import partial, reserve, write_at
 from remote.transfer import (
     BLOCK,
     HEADROOM,
@@ -20,10 +18,9 @@ from remote.transfer import (
     Meter,
     Progress,
     Report,
-    Smaller,
-    batches,
-    digest_of,
+    digests_of,
     keep_equal,
+    missing,
     name_of,
     reading,
 )
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from remote.host import Host
+
+AT_ONCE = 4096
+"""Blocks to a command: their names travel before them."""
 
 
 def pull(
@@ -57,10 +57,11 @@ def pull(
     meter.total, meter.files = sum(entry.size for entry in entries), len(entries)
     make_room(local, entries, listing["folders"], headroom)
     compare_with_here(link, local, remote, entries)
-    while any(entry.missing for entry in entries):
-        with contextlib.suppress(Smaller):
-            for batch in batches(entries, link):
-                fetch(link, local, remote, batch)
+    while blocks := missing(entries):
+        try:
+            fetch(link, local, remote, blocks[:AT_ONCE])
+        except Unreachable as error:
+            link.cut(error)
     for entry in entries:
         if entry.have != "final":
             finish(local, entry)
@@ -104,43 +105,42 @@ def compare_with_here(link: Link, local: Path, remote: str, entries: list[Entry]
     known = [entry for entry in entries if entry.have]
     theirs = link.hashes(remote, [(entry, False) for entry in known])
     for entry in entries:
-        entry.missing = list(entry.blocks())
+        entry.missing = set(entry.blocks())
     for entry, (digests, found) in zip(known, theirs, strict=True):
         if found != entry.stamp:
             raise changed(link.host, remote, entry)
         entry.hashes = dict(enumerate(digests))
         path = local / entry.path
         with reading(path if entry.have == "final" else Path(partial(str(path)))) as fd:
-            here = [digest_of(fd, entry, block) for block in entry.blocks()]
+            here = digests_of(fd, entry, entry.blocks())
         keep_equal(link.meter, entry, entry.hashes, here)
 
 
-def fetch(link: Link, local: Path, remote: str, batch: list[tuple[Entry, int]]) -> None:
+def fetch(link: Link, local: Path, remote: str, blocks: list[tuple[Entry, int]]) -> None:
+    """Writes blocks as they stream in."""
     frames = [
         {"file": entry.path, "offset": block * BLOCK, "size": entry.length(block)}
-        for entry, block in batch
+        for entry, block in blocks
     ]
-    size = sum(entry.length(block) for entry, block in batch)
-    answer = link.ask("get", {"path": remote, "frames": frames, "bytes": size})
-    raw, at = answer.get("raw", memoryview(b"")), 0
-    for (entry, block), frame in zip(batch, answer["frames"], strict=True):
-        data = raw[at : at + frame["size"]]
-        at += frame["size"]
-        if frame["stamp"] != entry.stamp:
-            raise changed(link.host, remote, entry)
-        if hashlib.sha256(data).hexdigest() != frame["sha256"] or len(data) != entry.length(block):
-            raise TransferFailed(f"A block of {entry.path} did not arrive as it was sent")
-        target = partial(str(local / entry.path))
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if os.fstat(fd).st_blocks == 0:
-                reserve(fd, entry.size)
-            write_at(fd, data, block * BLOCK)
-        finally:
-            os.close(fd)
-        entry.hashes[block] = frame["sha256"]
-        entry.missing.remove(block)
-    link.meter.add("copying", size, sent=size)
+    body = {"path": remote, "frames": frames}
+    link.meter.copying()
+    with link.host.transfer_stream("get", body) as stream:
+        for entry, block in blocks:
+            head = stream.next()
+            if "ok" in head:
+                link.host.transfer_answered(head, body)
+            data = stream.block(head["size"])
+            if head["stamp"] != entry.stamp:
+                raise changed(link.host, remote, entry)
+            target = partial(str(local / entry.path))
+            try:
+                write_block(target, block * BLOCK, data, entry.size)
+            except OSError as error:
+                raise TransferFailed(f"Cannot write {target}: {error.strerror}") from error
+            entry.hashes[block] = head["sha256"]
+            entry.missing.remove(block)
+            link.moved()
+            link.meter.add("copying", len(data), sent=len(data))
 
 
 def changed(host: Host, remote: str, entry: Entry) -> TransferFailed:
@@ -158,7 +158,8 @@ def finish(local: Path, entry: Entry) -> None:
     fd = os.open(source, flags, 0o600)
     try:
         os.ftruncate(fd, entry.size)
-        wrong = [b for b in entry.blocks() if digest_of(fd, entry, b) != entry.hashes[b]]
+        found = digests_of(fd, entry, entry.blocks())
+        wrong = [b for b in entry.blocks() if found[b] != entry.hashes[b]]
         if wrong:
             raise TransferFailed(
                 f"{path} does not read back as it arrived (blocks {wrong[:5]})",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote.errors import TransferFailed
-from remote.supervisor.transfer import read_block, stamp
+from remote.errors import TransferFailed, Unreachable
+from remote.supervisor.blocks import ahead, read_block, stamp
 from remote.transfer import (
     BLOCK,
     HEADROOM,
@@ -20,16 +20,15 @@ from remote.transfer import (
     Meter,
     Progress,
     Report,
-    Smaller,
-    batches,
-    digest_of,
+    digests_of,
     keep_equal,
+    missing,
     name_of,
     reading,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from remote.host import Host
 
@@ -53,10 +52,11 @@ def push(
     for entry, have in zip(entries, link.ask("put_open", ask)["have"], strict=True):
         entry.have = have
     compare_with_host(link, local, remote, entries)
-    while any(entry.missing for entry in entries):
-        with contextlib.suppress(Smaller):
-            for batch in batches(entries, link):
-                send(link, local, remote, batch)
+    while blocks := missing(entries):
+        try:
+            send(link, local, remote, blocks)
+        except Unreachable as error:
+            link.cut(error)
     unnamed = [entry for entry in entries if entry.have != "final"]
     stamps = prove_on_host(link, remote, unnamed)
     closing = [
@@ -108,49 +108,50 @@ def compare_with_host(link: Link, local: Path, remote: str, entries: list[Entry]
     known = [entry for entry in entries if entry.have]
     theirs = link.hashes(remote, [(entry, entry.have == "partial") for entry in known])
     for entry in entries:
-        entry.missing = list(entry.blocks())
+        entry.missing = set(entry.blocks())
     for entry, (digests, _) in zip(known, theirs, strict=True):
         with reading(local / entry.path) as fd:
-            ours = [digest_of(fd, entry, block) for block in entry.blocks()[: len(digests)]]
+            ours = digests_of(fd, entry, entry.blocks()[: len(digests)])
         entry.hashes = dict(enumerate(ours))
         keep_equal(link.meter, entry, dict(enumerate(digests)), ours)
 
 
-def find_arrived(link: Link, remote: str, batch: list[tuple[Entry, int]]) -> None:
-    """After a cut: which blocks had arrived after all. Small files are just sent again."""
-    cut = list({id(entry): entry for entry, _ in batch if entry.size > BLOCK}.values())
-    for entry, (theirs, _) in zip(cut, link.hashes(remote, [(e, True) for e in cut]), strict=True):
-        arrived = {b for b in entry.missing if theirs[b : b + 1] == [entry.hashes.get(b)]}
-        entry.missing = [block for block in entry.missing if block not in arrived]
-        size = sum(entry.length(block) for block in arrived)
-        link.meter.add("copying", size, sent=size)
+def send(link: Link, local: Path, remote: str, blocks: list[tuple[Entry, int]]) -> None:
+    """Streams blocks, and notes each that the host says to have written."""
+    body = {"path": remote}
+    link.meter.copying()
+    with link.host.transfer_stream("put", body) as stream:
+        stream.feed(pieces(local, blocks))
+        for entry, block in blocks:
+            said = stream.next()
+            if "ok" in said:
+                link.host.transfer_answered(said, body)
+            entry.missing.remove(block)
+            link.moved()
+            link.meter.add("copying", entry.length(block), sent=entry.length(block))
 
 
-def send(link: Link, local: Path, remote: str, batch: list[tuple[Entry, int]]) -> None:
-    frames, pieces = [], []
-    for entry, block in batch:
+def pieces(local: Path, blocks: list[tuple[Entry, int]]) -> Generator[bytes, None, None]:
+    """What goes over the line: each block after its place, and the end."""
+
+    def read(wanted: tuple[Entry, int]) -> tuple[bytes, bytes]:
+        entry, block = wanted
         with reading(local / entry.path) as fd:
             data = read_block(fd, block * BLOCK, entry.length(block))
-            if stamp(os.fstat(fd)) != entry.stamp or len(data) != entry.length(block):
+            if stamp(os.fstat(fd)) != entry.stamp:
                 raise TransferFailed(
                     f"{local / entry.path} was changed while it was sent",
                     hint="stop whatever writes to it, and send it again",
                 )
         entry.hashes[block] = hashlib.sha256(data).hexdigest()
-        frames.append(
-            {"file": entry.path, "offset": block * BLOCK, "size": len(data),
-             "sha256": entry.hashes[block], "total": entry.size}
-        )  # fmt: skip
-        pieces.append(data)
-    raw = b"".join(pieces)
-    try:
-        link.ask("put", {"path": remote, "frames": frames}, raw=raw)
-    except Smaller:
-        find_arrived(link, remote, batch)
-        raise
-    for entry, block in batch:
-        entry.missing.remove(block)
-    link.meter.add("copying", len(raw), sent=len(raw))
+        place = {"file": entry.path, "offset": block * BLOCK, "size": len(data),
+                 "total": entry.size}  # fmt: skip
+        return json.dumps(place).encode() + b"\n", data
+
+    for place, data in ahead(read, blocks):
+        yield place
+        yield data
+    yield b"{}\n"
 
 
 def prove_on_host(link: Link, remote: str, entries: list[Entry]) -> dict[str, str]:

@@ -6,8 +6,35 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
+    from remote.errors import Unreachable
     from remote.model import HostTarget, Result
+
+
+class Pipe(Protocol):
+    """A running command's input and output. One thread may write while another reads.
+
+    Every method raises Unreachable when the link broke, or nothing moved for long.
+    """
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """No more input comes."""
+        ...
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        ...
+
+    def abort(self) -> None:
+        """Nobody writes or reads any more: whoever waits in either is let go."""
+        ...
+
+    def cut(self, why: str) -> Unreachable:
+        """The error that says so, with what the command said of it."""
+        ...
 
 
 class Transport(Protocol):
@@ -33,6 +60,13 @@ class Transport(Protocol):
 
         Raises Unreachable when no exit status came back. That means *unknown*: the command may
         have run, may still run, may never have arrived.
+        """
+        ...
+
+    def open(self, argv: Sequence[str], *, timeout: float) -> AbstractContextManager[Pipe]:
+        """Start a command whose input and output flow; it ends with the context.
+
+        Raises Unreachable when it did not start within `timeout`.
         """
         ...
 

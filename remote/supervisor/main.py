@@ -22,6 +22,8 @@ VERBS: Dict[str, str] = {
     "list": "transfer", "hashes": "transfer", "put_open": "transfer", "put": "transfer",
     "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
+STREAMED = ("put", "get")
+"""Verbs that speak before their answer: lines and blocks, between the marks."""
 
 
 def find(verb: str) -> Callable[[JSON, str], JSON]:
@@ -69,11 +71,12 @@ def main(argv: List[str]) -> int:
     # A client that went away must not leave us running: the limit is ours, not the connection's.
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(max(1, int(request.get("limit_s", 600))))
+    begin = request["begin"] + "\n"
+    if argv[1] in STREAMED:
+        sys.stdout.write(begin)
+        sys.stdout.flush()
+        begin = ""
     result = answer(argv[1], request)
-    raw = result.pop("raw", b"")  # file content, after the answer and as long as it says
-    result["raw_size"] = len(raw)
-    sys.stdout.write("%s\n%s\n%s\n" % (request["begin"], json.dumps(result), request["end"]))
+    sys.stdout.write("%s%s\n%s\n" % (begin, json.dumps(result), request["end"]))
     sys.stdout.flush()
-    sys.stdout.buffer.write(raw)
-    sys.stdout.buffer.flush()
     return 0

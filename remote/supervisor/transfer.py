@@ -8,23 +8,25 @@ read back and found right, so that a name never shows half of a file.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import hashlib
+import json
 import os
+import signal
 import stat
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from remote.supervisor.base import JSON, LOGIN, Refused
+from remote.supervisor.blocks import ahead, partial, read_block, stamp, write_block
 from remote.supervisor.disks import room
-from remote.supervisor.files import sync_dir, write_all
+from remote.supervisor.files import sync_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUDGET_S = 10.0  # of one request; what is left is asked for again
+IDLE_S = 600  # a block takes longer than that: nobody is there any more
 MOST_FILES = 200_000
 
 
@@ -40,18 +42,6 @@ def base_of(request: JSON) -> str:
     if not os.path.isabs(path):
         raise Refused("usage", f"{path} is not an absolute path")
     return path.rstrip("/") or "/"
-
-
-def partial(path: str) -> str:
-    folder, name = os.path.split(path)
-    if len(os.fsencode(name)) > 240:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return os.path.join(folder, f".{name}.partial")
-
-
-def stamp(info: os.stat_result) -> str:
-    """Changes when the content may have changed."""
-    return "%d:%d:%d:%d" % (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 def _stamp_of(path: str) -> str:
@@ -129,30 +119,24 @@ def _hashes(path: str, block: int, first: int, deadline: float) -> JSON:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return {"hashes": [], "end": True, "stamp": ""}
-    found, at = [], first
     try:
-        while at == first or time.monotonic() < deadline:
-            data = read_block(fd, at * block, block)
-            if not data:
-                break
-            found.append(hashlib.sha256(data).hexdigest())
-            at += 1
+        size = os.fstat(fd).st_size
+
+        def digest(at: int) -> str:
+            return hashlib.sha256(read_block(fd, at * block, block)).hexdigest()
+
+        def wanted() -> Iterator[int]:
+            for at in range(first, -(-size // block)):
+                if at > first and time.monotonic() > deadline:
+                    return
+                yield at
+
+        found = list(ahead(digest, wanted()) if size > block else map(digest, wanted()))
         info = os.fstat(fd)
     finally:
         os.close(fd)
-    return {"hashes": found, "end": at * block >= info.st_size, "stamp": stamp(info)}
-
-
-def read_block(fd: int, offset: int, size: int) -> bytes:
-    pieces = []
-    while size:
-        piece = os.pread(fd, size, offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+    end = (first + len(found)) * block >= info.st_size
+    return {"hashes": found, "end": end, "stamp": stamp(info)}
 
 
 # --- receiving ---
@@ -207,36 +191,26 @@ def _size(path: str) -> int:
 
 
 def verb_put(request: JSON, workspace: str) -> JSON:
-    """Blocks, one after the other: name, position, hash and then the bytes of each on stdin."""
-    base, written = base_of(request), 0
-    for frame in request["frames"]:
-        data = sys.stdin.buffer.read(frame["size"])
-        if len(data) != frame["size"] or hashlib.sha256(data).hexdigest() != frame["sha256"]:
-            raise Refused("cut", "a block did not arrive as it was sent", written=written)
+    """Blocks on stdin, each after a line that says which it is; a line back for each written one.
+
+    Their hashes are not asked for here: the whole file is read back before it gets its name.
+    """
+    base, source, told = base_of(request), sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        signal.alarm(IDLE_S)
+        line = source.readline()
+        if not line.endswith(b"\n"):
+            raise Refused("cut", "the blocks ended without an end")
+        frame = json.loads(line.decode("ascii"))
+        if not frame:
+            return {}
+        data = source.read(frame["size"])
+        if len(data) != frame["size"]:
+            raise Refused("cut", "a block did not arrive whole")
         path = partial(inside(base, frame["file"]))
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if os.fstat(fd).st_blocks == 0:
-                reserve(fd, frame["total"])
-            write_at(fd, data, frame["offset"])
-        finally:
-            os.close(fd)
-        written += len(data)
-    return {"written": written}
-
-
-def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
-    os.lseek(fd, offset, os.SEEK_SET)
-    write_all(fd, data)
-
-
-def reserve(fd: int, size: int) -> None:
-    """Takes the room without changing the size (FALLOC_FL_KEEP_SIZE), where that can be done."""
-    with contextlib.suppress(AttributeError):
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.fallocate(fd, 1, ctypes.c_int64(0), ctypes.c_int64(max(1, size)))
-        if failed and ctypes.get_errno() == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        write_block(path, frame["offset"], data, frame["total"])
+        told.write(b"{}\n")
+        told.flush()
 
 
 def verb_put_close(request: JSON, workspace: str) -> JSON:
@@ -268,17 +242,21 @@ def verb_put_close(request: JSON, workspace: str) -> JSON:
 
 
 def verb_get(request: JSON, workspace: str) -> JSON:
-    """The bytes of some blocks, with the hash of each as it was read."""
-    base, frames, data = base_of(request), [], []
-    for frame in request["frames"]:
-        path = inside(base, frame["file"])
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The bytes of some blocks, each after a line with its hash as it was read."""
+    base, out = base_of(request), sys.stdout.buffer
+
+    def read(frame: JSON) -> tuple[JSON, bytes]:
+        fd = os.open(inside(base, frame["file"]), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            piece = read_block(fd, frame["offset"], frame["size"])
+            data = read_block(fd, frame["offset"], frame["size"])
             info = os.fstat(fd)
         finally:
             os.close(fd)
-        frames.append({"sha256": hashlib.sha256(piece).hexdigest(), "size": len(piece),
-                       "stamp": stamp(info)})  # fmt: skip
-        data.append(piece)
-    return {"frames": frames, "raw": b"".join(data)}
+        digest = hashlib.sha256(data).hexdigest()
+        return {"sha256": digest, "size": len(data), "stamp": stamp(info)}, data
+
+    for head, data in ahead(read, request["frames"]):
+        signal.alarm(IDLE_S)
+        out.write(json.dumps(head).encode("ascii") + b"\n")
+        out.write(data)
+    return {}
