@@ -58,9 +58,7 @@ class Host:
         self.workspace_id = workspace_id
         self.last_identity: Identity | None = None
         # inject: faults, for tests; see supervisor.INJECT
-        self._program = Program(
-            transport, root=root, workspace_id=workspace_id, inject=inject or {}
-        )
+        self._program = Program(root=root, workspace_id=workspace_id, inject=inject or {})
 
     @property
     def label(self) -> str:
@@ -128,7 +126,7 @@ class Host:
     # --- jobs ---
 
     def job_dir(self, attempt: str) -> str:
-        return f"{self._program.folder}/jobs/{attempt}"
+        return f"{self._program.folder(self.transport)}/jobs/{attempt}"
 
     def launch(self, spec: JobSpec) -> JobStatus:
         """Start an attempt, or say how it goes when it was started before."""
@@ -315,7 +313,7 @@ class Host:
 
     def transfer_verb(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One request of a transfer, on the connection that no poll waits for."""
-        answer = self._verb(verb, body, refusals=True, transport=self.transport.bulk())
+        answer = self._verb(verb, body, refusals=True, over=self.transport.bulk())
         self.transfer_answered(answer, body)
         return answer
 
@@ -323,7 +321,7 @@ class Host:
     def transfer_stream(self, verb: str, body: Mapping[str, Any]) -> Iterator[BlockStream]:
         """Blocks to the host, or from it, on that connection too."""
         bulk = self.transport.bulk()
-        with self._program.stream(verb, body, transport=bulk, timeout=ROUND_TRIP_S) as stream:
+        with self._program.stream(verb, body, over=bulk, timeout=ROUND_TRIP_S) as stream:
             yield stream
 
     def transfer_answered(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> None:
@@ -348,10 +346,10 @@ class Host:
         *,
         timeout: float = ROUND_TRIP_S,
         refusals: bool = False,
-        transport: Transport | None = None,
+        over: Transport | None = None,
     ) -> dict[str, Any]:
         try:
-            answer = self._program.ask(verb, body, timeout=timeout, transport=transport)
+            answer = self._program.ask(verb, body, over=over or self.transport, timeout=timeout)
         except CommandFailed as failed:
             if verb == "launch":  # it may have died after the start
                 raise Unreachable(failed.message, hint="ask for the attempt's state") from failed

@@ -51,29 +51,20 @@ except OSError as error:
 class Program:
     """The program of one workspace on one host."""
 
-    def __init__(
-        self, transport: Transport, *, root: str, workspace_id: str, inject: Mapping[str, Any]
-    ) -> None:
-        self.transport = transport
+    def __init__(self, *, root: str, workspace_id: str, inject: Mapping[str, Any]) -> None:
         self._root = root
         self._workspace_id = workspace_id
         self._inject = dict(inject)
         self._python = ""
         self._at = ""
 
-    @property
-    def folder(self) -> str:
+    def folder(self, over: Transport) -> str:
         """The workspace's folder on the host, resolved there."""
-        self._connect()
+        self._find(over)
         return f"{self._at}/{self._workspace_id}"
 
     def ask(
-        self,
-        verb: str,
-        body: Mapping[str, Any],
-        *,
-        timeout: float = ROUND_TRIP_S,
-        transport: Transport | None = None,
+        self, verb: str, body: Mapping[str, Any], *, over: Transport, timeout: float
     ) -> dict[str, Any]:
         """One round trip; the answer, which may be a refusal.
 
@@ -81,38 +72,37 @@ class Program:
             Unreachable: no whole answer came.
             CommandFailed: the program itself broke.
         """
-        transport = transport or self.transport
-        argv, request = self._request(verb, body, timeout)
+        argv, request = self._request(verb, body, over, timeout)
         data = _line(request)
-        result = transport.run(argv, input=data, timeout=timeout)
+        result = over.run(argv, input=data, timeout=timeout)
         if result.code == 2 and b"can't open file" in result.err:
-            self._push()
-            result = transport.run(argv, input=data, timeout=timeout)
+            self._push(over)
+            result = over.run(argv, input=data, timeout=timeout)
         answer = _unframe(result.out, request["begin"], request["end"])
         if answer is not None:
             return answer
         self._python = ""  # perhaps it was replaced: look again with the next request
         if result.code is None or result.ok or b"ran past its limit" in result.err:
             raise Unreachable(
-                f"{self.transport.label} cut its answer to {verb} short",
+                f"{over.label} cut its answer to {verb} short",
                 hint="ask again: requests are safe to repeat",
             )
-        raise CommandFailed(result, where=self.transport.label)
+        raise CommandFailed(result, where=over.label)
 
     @contextlib.contextmanager
     def stream(
-        self, verb: str, body: Mapping[str, Any], *, transport: Transport, timeout: float
+        self, verb: str, body: Mapping[str, Any], *, over: Transport, timeout: float
     ) -> Iterator[Stream]:
         """A request whose blocks flow; the last line of the stream is the answer."""
-        argv, request = self._request(verb, body, timeout)
-        with transport.open(argv, timeout=timeout) as pipe, Stream(pipe) as stream:
+        argv, request = self._request(verb, body, over, timeout)
+        with over.open(argv, timeout=timeout) as pipe, Stream(pipe) as stream:
             stream.begin(_line(request), request["begin"])
             yield stream
 
     def _request(
-        self, verb: str, body: Mapping[str, Any], timeout: float
+        self, verb: str, body: Mapping[str, Any], over: Transport, timeout: float
     ) -> tuple[list[str], dict[str, Any]]:
-        self._connect()
+        self._find(over)
         mark = random_source.token_hex(16)
         request = {
             **body,
@@ -125,24 +115,23 @@ class Program:
         }
         return [self._python, *BARE, self._place()[0], verb], request
 
-    def _connect(self) -> None:
+    def _find(self, over: Transport) -> None:
         if self._python:
             return
-        label = self.transport.label
         mark = random_source.token_hex(16)
         argv = ["sh", "-c", _FIND, "sh", _WHERE, self._root, mark]
-        result = self.transport.run(argv, timeout=ROUND_TRIP_S)
+        result = over.run(argv, timeout=ROUND_TRIP_S)
         found = _unframe(result.out, mark, mark)
         if found is None:
             if mark.encode() in result.err:
                 raise UnsupportedHost(
-                    f"{label} has no Python 3.8 or newer",
+                    f"{over.label} has no Python 3.8 or newer",
                     hint="install python3 there; jobs need nothing else",
                 )
-            raise CommandFailed(result, where=label)
+            raise CommandFailed(result, where=over.label)
         if found["system"] != "Linux":
             raise UnsupportedHost(
-                f"{label} runs {found['system']}; jobs need Linux",
+                f"{over.label} runs {found['system']}; jobs need Linux",
                 hint="bind the role to a Linux machine",
             )
         self._at = found["root"]
@@ -153,13 +142,13 @@ class Program:
         digest = hashlib.sha256(archive()).hexdigest()
         return f"{self._at}/{self._workspace_id}/bin/{digest[:16]}-supervisor.pyz", digest
 
-    def _push(self) -> None:
+    def _push(self, over: Transport) -> None:
         argv = [self._python, *BARE, "-c", _RECEIVE, *self._place()]
-        sent = self.transport.run(argv, input=archive(), timeout=ROUND_TRIP_S)
+        sent = over.run(argv, input=archive(), timeout=ROUND_TRIP_S)
         if not sent.ok:
             raise CommandFailed(
                 sent,
-                where=self.transport.label,
+                where=over.label,
                 hint=f"make room at {self._root}, or bind the host with a --root we may write to",
             )
 
