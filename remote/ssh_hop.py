@@ -88,6 +88,10 @@ def open_hop(
         route, through, timeout=min(left_of(deadline), connect_s), silence_s=silence_s
     )
     transport: paramiko.Transport | None = None
+    # The library measures its waits by the wall clock, which somebody may set back by hours.
+    watch = threading.Timer(left_of(deadline), end)
+    watch.daemon = True
+    watch.start()
     try:
         transport = paramiko.Transport(sock, default_window_size=WINDOW)
         transport.banner_timeout = min(left_of(deadline), connect_s)
@@ -113,6 +117,8 @@ def open_hop(
         if transport is not None:
             close_quietly(transport)
         raise
+    finally:
+        watch.cancel()
     return Hop(transport, end)
 
 

@@ -18,7 +18,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 LOGIN = {"umask": 0o022}  # what the account has; job directories are for it alone
 
-INJECT: JSON = {}  # faults that a test asks for: facts_root, crash_at, log_head, log_tail
+INJECT: JSON = {}  # faults that a test asks for: facts_root, crash_at, clock_file ...
 
 
 class Refused(Exception):
@@ -35,13 +35,20 @@ def crash_point(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wall_clock() -> float:
-    """For people to read, never to decide by."""
-    return time.time() + float(INJECT.get("clock_jump_s", 0))
+def step_clock() -> None:
+    """Shift the wall clock of this process by what a test's file says at the time."""
+    real, path = time.time, str(INJECT["clock_file"])
+
+    def stepped() -> float:
+        with open(path) as file:
+            return real() + float(file.read() or 0)
+
+    time.time = stepped
 
 
 def utc() -> str:
-    now = wall_clock()
+    """For people to read, never to decide by."""
+    now = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03d+00:00" % (now % 1 * 1000)
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, NoReturn
 
-from remote.supervisor.base import INJECT, JSON, LOGIN, Refused, checked_name
+from remote.supervisor.base import INJECT, JSON, LOGIN, Refused, checked_name, step_clock
 from remote.supervisor.identity import identity
 
 # Where each verb lives. Only its own module is compiled for a request: a poll stays cheap.
@@ -55,18 +55,24 @@ def too_late(*_: Any) -> NoReturn:
     raise SystemExit("the request ran past its limit on the host")
 
 
+def inject(faults: JSON) -> None:
+    INJECT.update(faults)
+    if "clock_file" in faults:
+        step_clock()
+
+
 def main(argv: List[str]) -> int:
     if len(argv) == 5 and argv[1] == "supervise":
         from remote.supervisor.supervise import Supervisor
 
-        INJECT.update(json.loads(os.environ.get("RUNBOOK_INJECT") or "{}"))
+        inject(json.loads(os.environ.get("RUNBOOK_INJECT") or "{}"))
         Supervisor(argv[2], int(argv[3]), json.loads(argv[4])).run()
         return 0
     if len(argv) != 2 or argv[1] not in VERBS:
         print("usage: supervisor %s < request" % "|".join(sorted(VERBS)), file=sys.stderr)
         return 2
     request = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
-    INJECT.update(request.get("inject") or {})
+    inject(request.get("inject") or {})
     LOGIN["umask"] = os.umask(0o077)
     # A client that went away must not leave us running: the limit is ours, not the connection's.
     signal.signal(signal.SIGALRM, too_late)

@@ -80,10 +80,10 @@ class Field:
             kind="ssh", address=address, user=self.near.user, port=port, root="", host_key=key
         )
 
-    def host(self, transport: SshTransport) -> Host:
+    def host(self, transport: SshTransport, **inject: Any) -> Host:
         near = transport.target.address == "127.0.0.1"
         root = self.folder / ("near" if near else "far")
-        return Host(transport, root=str(root), workspace_id="w")
+        return Host(transport, root=str(root), workspace_id="w", inject=inject)
 
     def spec(self, *, holds: bool = False, code: int = 0, **more: Any) -> JobSpec:
         """A job that notes its start, waits for a word of ours if it `holds`, and ends."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from remote import Host, HostFenceHeld, HostKeyChanged, JobStatus, RemoteError, Unreachable
+from remote import Host, HostFenceHeld, HostKeyChanged, JobSpec, JobStatus, RemoteError, Unreachable
 from tests.faults.field import Field, silence
+from tests.support.clocks import stepping_clock
 from tests.support.deadline import wait_for
 from tests.support.sshd import make_key, running_sshd
 
@@ -357,6 +358,38 @@ def launcher_killed(field: Field) -> None:
                 field.tally.unknown += 1
         field.launch(host, spec)
         field.settle(host, spec)
+
+
+@fault("clocks of host and laptop stepped by hours, back and forth, while jobs run", 10)
+def clocks(field: Field) -> None:
+    hour = 3600.0
+    link, theirs = field.link(), field.folder / "clock"
+    theirs.write_text("0")
+    with stepping_clock() as ours:
+        host = field.host(field.transport(link), clock_file=str(theirs))
+        for number in range(2 * field.scale):
+            long = field.spec(holds=True, code=3, time_limit_s=hour)
+            short = field.spec(holds=True, time_limit_s=2.0)
+            for spec in (long, short):
+                field.launch(host, spec)
+                # Far beyond the longer limit, or far before the start.
+                theirs.write_text(str(hour * field.chance.choice((-1, 1)) * (2 + 40 * number)))
+                ours(hour * field.chance.choice((-1, 1)) * (2 + 40 * number))
+                link.cut()  # and a login under that clock
+                assert field.status(host, spec).state in ("running", "exited")
+            found = wait_for(lambda short=short: _limited(field, host, short), what="its limit")
+            assert found, "a clock that went back does not prolong it"
+            assert field.status(host, long).state == "running", "nor does one ahead end it"
+            for spec in (long, short):
+                field.launch(host, spec)
+                field.settle(host, spec)
+    field.tally.said = "time limits kept by the monotonic clock"
+
+
+def _limited(field: Field, host: Host, spec: JobSpec) -> bool:
+    status = field.status(host, spec)
+    assert status.state == "running" or status.cls == "time_limit", status
+    return status.state == "exited"
 
 
 @fault("the supervisor killed -9 while its job runs", 7, far=True)

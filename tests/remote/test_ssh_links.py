@@ -12,6 +12,7 @@ from remote import AuthRefused, Host, HostTarget, RemoteError, Unreachable
 from remote.breaker import Breaker
 from remote.ssh import SshTransport
 from remote.ssh_config import chain
+from tests.support.clocks import stepping_clock
 from tests.support.deadline import wait_for
 from tests.support.link import Link
 from tests.support.sshd import running_sshd
@@ -208,6 +209,18 @@ def test_a_cut_while_the_keys_are_shown_is_no_refusal(link, sshd):
             link.mend()
             assert wait_for(lambda made=made: runs(made), what="the next try")
         made.close()
+
+
+def test_a_clock_set_back_during_a_login_prolongs_nothing(link, sshd):
+    link.freeze()
+    made = over(link, sshd)
+    began = time.monotonic()
+    with stepping_clock() as step:
+        threading.Timer(0.5, step, (-3600.0,)).start()
+        with pytest.raises(Unreachable):
+            made.run(["true"], timeout=3)
+    assert time.monotonic() - began < 60, "not the hour"
+    made.close()
 
 
 def test_pauses_grow_are_spread_and_end():

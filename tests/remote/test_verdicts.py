@@ -109,11 +109,13 @@ def test_a_survivor_of_a_finished_job_keeps_the_fence(bench):
 
 
 @pytest.mark.parametrize("jump", [-3600, 10 * 365 * 86400])
-def test_a_clock_that_jumps_changes_nothing(bench, jump):
+def test_a_clock_that_jumps_changes_nothing(bench, jump, tmp_path):
+    clock = tmp_path / "clock"
+    clock.write_text(str(jump))
     bench.launch("a1", "sleep 300", time_limit_s=600)
     bench.launch("b1", "exit 4", task="other")
     bench.ended("b1")
-    jumped = bench.make_host(clock_jump_s=jump)
+    jumped = bench.make_host(clock_file=str(clock))
     found = jumped.poll(["a1", "b1"])
     assert (found["a1"].state, found["b1"].exit_code) == ("running", 4)
     with pytest.raises(HostFenceHeld):
@@ -127,8 +129,9 @@ def test_a_clock_that_jumps_changes_nothing(bench, jump):
     assert 0 < json.loads((bench.job("a2") / "exit.json").read_text())["duration_s"] < 60
 
 
-def test_the_facts_show_how_far_the_clock_is_off(bench):
-    clock = bench.make_host(clock_jump_s=3600).facts()["clock"]
+def test_the_facts_show_how_far_the_clock_is_off(bench, tmp_path):
+    (tmp_path / "clock").write_text("3600")
+    clock = bench.make_host(clock_file=str(tmp_path / "clock")).facts()["clock"]
     assert abs(clock["offset_s"] - 3600) <= clock["error_s"] + 0.1
     assert clock["error_s"] < 60
 
