@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from dflash.client import split_thinking
+from dflash.answers import split_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,37 +22,41 @@ TOKENS_SHOWN = 400
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def distribution(values: Sequence[int]) -> dict[str, Any]:
+def distribution(counts: Mapping[int, int]) -> dict[str, Any]:
     """Order statistics, the mode with its share, and a histogram of equal widths."""
-    ordered = sorted(values)
-    mode, times = Counter(ordered).most_common(1)[0]
+    ordered = sorted(counts.items())
+    rows, total = sum(counts.values()), sum(value * times for value, times in ordered)
+    ends = list(accumulate(times for _, times in ordered))
+    mode, times = max(ordered, key=lambda pair: pair[1])
 
     def at(share: float) -> int:
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return ordered[bisect_right(ends, min(rows - 1, int(share * rows)))][0]
 
     return {
-        "min": ordered[0],
+        "min": ordered[0][0],
         "p5": at(0.05),
         "p25": at(0.25),
         "p50": at(0.5),
         "p75": at(0.75),
         "p95": at(0.95),
-        "max": ordered[-1],
-        "mean": sum(ordered) / len(ordered),
-        "total": sum(ordered),
+        "max": ordered[-1][0],
+        "mean": total / rows,
+        "total": total,
         "mode": mode,
-        "mode_share": times / len(ordered),
+        "mode_share": times / rows,
         "histogram": histogram(ordered),
     }
 
 
-def histogram(ordered: Sequence[int]) -> list[dict[str, int]]:
-    low, high = ordered[0], ordered[-1]
+def histogram(ordered: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
+    low, high = ordered[0][0], ordered[-1][0]
     width = max(1, -(-(high - low + 1) // BINS))
-    counts = Counter((value - low) // width for value in ordered)
+    rows: Counter[int] = Counter()
+    for value, times in ordered:
+        rows[(value - low) // width] += times
     bins = (high - low) // width + 1
     return [
-        {"from": low + n * width, "to": low + (n + 1) * width - 1, "rows": counts[n]}
+        {"from": low + n * width, "to": low + (n + 1) * width - 1, "rows": rows[n]}
         for n in range(bins)
     ]
 

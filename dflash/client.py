@@ -1,41 +1,54 @@
-"""One chat completion over HTTP: what is asked of each kind of server and how its answer is read.
+"""One chat completion over HTTP: what is asked of each kind of server, and who answers there.
 
 SGLang returns the exact token ids, with the stop token; training data should come from there. For
-other OpenAI-compatible servers there is only text. Every outcome is an Answer or one of three
-errors: Refused (this prompt, for good), Unavailable (try again, elsewhere), ServerWrong (stop).
+other OpenAI-compatible servers there is only text. Every outcome is an Answer or one of the three
+errors of `outcomes`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
-from dflash.errors import DflashError
+from dflash.answers import Answer, Api, read_answer
+from dflash.outcomes import Refused, ServerWrong, Trouble, Unavailable
 
 if TYPE_CHECKING:
     import httpx
 
     from dflash.prompts import Prompt
 
-Api = Literal["sglang", "openai"]
 Thinking = Literal["on", "off", "default"]
-END_MARK = re.compile(r"(<\|[^<>|]{1,40}\|>|</s>|<eos>|<end_of_turn>)\s*$")
 # Refusals that say nothing about the prompt: wrong address, wrong key, wrong kind of server.
 MISCONFIGURED = (401, 403, 404, 405)
-BUSY = (408, 425, 429, 500, 502, 503, 504)
+TROUBLES = {
+    408: Trouble.BUSY, 425: Trouble.BUSY, 429: Trouble.BUSY, 503: Trouble.BUSY,
+    502: Trouble.GATEWAY, 504: Trouble.GATEWAY,
+}  # fmt: skip
+TOO_LONG = re.compile(
+    r"longer than|too long|exceed|context[ _-]length|maximum.{0,20}length", re.IGNORECASE
+)
+LONGEST_PAUSE_S = 60.0
+ASIDE_S = 5.0
+HEALTH_S = 40.0  # SGLang takes 20 s to say no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What must stay the same over all runs into one folder."""
+    """What must stay the same over all runs into one folder, `opened` apart."""
 
     model: str
     api: Api = "sglang"
     thinking: Thinking = "default"
     sampling: dict[str, Any] = field(default_factory=dict)
     system: str | None = None
+    turns: str = "keep"
+    opened: bool = False
+    """The chat template ends the prompt with `<think>`: found out anew by each run."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -44,42 +57,8 @@ class Settings:
             "thinking": self.thinking,
             "sampling": self.sampling,
             "system": self.system,
+            **({"turns": self.turns} if self.turns != "keep" else {}),
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A finished completion as the server gave it."""
-
-    completion: str
-    reasoning: str | None
-    content: str
-    output_ids: list[int] | None
-    input_ids: list[int] | None
-    finish_reason: str
-    matched_stop: int | str | None
-    usage: dict[str, Any]
-
-    @property
-    def tokens(self) -> int:
-        return int(self.usage.get("completion_tokens") or len(self.output_ids or ()))
-
-
-class Refused(Exception):
-    """The server will never answer this prompt: too long, malformed."""
-
-
-class Unavailable(Exception):
-    """No answer this time. `reached` is False when the request cannot have had any effect."""
-
-    def __init__(self, reason: str, *, reached: bool, pause: bool = True) -> None:
-        super().__init__(reason)
-        self.reached = reached
-        self.pause = pause  # whether the server itself should be left alone for a while
-
-
-class ServerWrong(DflashError):
-    """The server does not serve what was asked for; no prompt would change that."""
 
 
 def request_body(prompt: Prompt, settings: Settings, *, rid: str) -> dict[str, Any]:
@@ -119,16 +98,16 @@ async def complete(
     try:
         response = await http.post(f"{url}/v1/chat/completions", json=body)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Unavailable(f"cannot connect ({_name(error)})", reached=False) from error
+        raise Unavailable(Trouble.CONNECT, f"cannot connect ({_name(error)})") from error
     except httpx.TimeoutException as error:
-        raise Unavailable(f"no answer in time ({_name(error)})", reached=True) from error
+        raise Unavailable(Trouble.TIMEOUT, f"no answer in time ({_name(error)})") from error
     except httpx.TransportError as error:
-        raise Unavailable(f"connection lost ({_name(error)})", reached=True) from error
+        raise Unavailable(Trouble.LOST, f"connection lost ({_name(error)})") from error
     _check_status(url, response)
     try:
-        return read_answer(response.json(), settings.api)
+        return read_answer(response.json(), settings.api, opened=settings.opened)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Unavailable(f"an answer of another shape ({_name(error)})", reached=True) from error
+        raise Unavailable(Trouble.SHAPE, f"an answer of another shape ({_name(error)})") from error
 
 
 def _check_status(url: str, response: httpx.Response) -> None:
@@ -141,69 +120,19 @@ def _check_status(url: str, response: httpx.Response) -> None:
             f"{url} answers {status} to a chat completion: {text}",
             "Check --server (without /v1), --api and --model.",
         )
-    if status in BUSY:
-        # A full queue never took the request; a 500 may be this prompt's doing.
-        raise Unavailable(f"{status}: {text}", reached=status == 500, pause=status != 500)
-    raise Refused(f"{status}: {text}")
+    if status in TROUBLES:
+        raise Unavailable(TROUBLES[status], f"{status}: {text}", pause=_asked_pause(response))
+    if status >= 500 or "uplicate request" in text:  # our own, which it has not given up yet
+        raise Unavailable(Trouble.ERROR, f"{status}: {text}")
+    too_long = status == 413 or TOO_LONG.search(text)
+    raise Refused("too_long" if too_long else "bad_request", f"{status}: {text}")
 
 
-def read_answer(value: dict[str, Any], api: Api) -> Answer:
-    """Read a body; raises KeyError, TypeError and the like when it is none."""
-    choice = value["choices"][0]
-    finish = choice["finish_reason"] or "stop"
-    if finish == "abort":
-        raise Unavailable("aborted by the server", reached=True, pause=False)
-    message = choice["message"]
-    text, split_off = message.get("content") or "", message.get("reasoning_content")
-    if split_off:  # the server took the markers out: the raw text is only nearly this
-        completion, reasoning, content = f"<think>{split_off}</think>{text}", split_off, text
-    else:
-        completion = text
-        reasoning, content = split_thinking(text)
-    output_ids, input_ids = _ids(value, choice)
-    if api == "sglang" and value.get("sglext") is None and output_ids is None:
-        raise ServerWrong(
-            "the server returns no token ids",
-            "Update it, or use --api openai and have the text encoded again.",
-        )
-    return Answer(
-        completion=completion,
-        reasoning=reasoning,
-        content=content,
-        output_ids=output_ids,
-        input_ids=input_ids,
-        finish_reason=finish,
-        matched_stop=choice.get("matched_stop"),
-        usage=value.get("usage") or {},
-    )
-
-
-def split_thinking(text: str) -> tuple[str | None, str]:
-    """Reasoning and content for people; training reads the ids or the raw text instead."""
-    shown = END_MARK.sub("", text)
-    before, closed, after = shown.partition("</think>")
-    if closed:
-        return before.removeprefix("<think>"), after
-    if shown.lstrip().startswith("<think>"):
-        return shown.lstrip().removeprefix("<think>"), ""
-    return None, shown
-
-
-def _ids(
-    value: dict[str, Any], choice: dict[str, Any]
-) -> tuple[list[int] | None, list[int] | None]:
-    extension = value.get("sglext") or {}
-    output = extension.get("output_ids") or choice.get("response_token_ids")
-    prompt = extension.get("input_ids") or choice.get("prompt_token_ids")
-    return _flat(output), _flat(prompt)
-
-
-def _flat(ids: Any) -> list[int] | None:
-    """One list per choice, or the list itself; both shapes are sent."""
-    if not ids:
-        return None
-    inner = ids[0] if isinstance(ids[0], list) else ids
-    return [int(item) for item in inner] or None
+def _asked_pause(response: httpx.Response) -> float:
+    """Retry-After in seconds; its other form, a date, is left aside."""
+    with contextlib.suppress(ValueError):
+        return min(LONGEST_PAUSE_S, max(0.0, float(response.headers.get("retry-after", "0"))))
+    return 0.0
 
 
 async def identify(http: httpx.AsyncClient, url: str, settings: Settings) -> dict[str, Any]:
@@ -214,17 +143,24 @@ async def identify(http: httpx.AsyncClient, url: str, settings: Settings) -> dic
     try:
         response = await http.get(url + path, timeout=30)
     except httpx.TransportError as error:
-        raise Unavailable(f"cannot connect ({_name(error)})", reached=False) from error
-    if response.status_code in BUSY and settings.api == "sglang":
-        raise Unavailable(f"{response.status_code} from {path}", reached=False)
-    if response.status_code != 200:
+        raise Unavailable(Trouble.CONNECT, f"cannot connect ({_name(error)})") from error
+    status = response.status_code
+    if settings.api == "sglang" and (status >= 500 or status in TROUBLES):
+        raise Unavailable(TROUBLES.get(status, Trouble.ERROR), f"{status} from {path}")
+    if status != 200:
         if settings.api == "sglang":
             raise ServerWrong(
-                f"{url}{path} answers {response.status_code}: this is no SGLang server",
+                f"{url}{path} answers {status}: this is no SGLang server",
                 "Check --server, or use --api openai.",
             )
         return {}  # some servers list no models; the first completion will tell
-    return _checked_identity(url, response.json(), settings)
+    try:
+        return _checked_identity(url, response.json(), settings)
+    except (ValueError, AttributeError, TypeError):
+        raise ServerWrong(
+            f"{url}{path} answers with something else than a server's description",
+            "Check --server and --api.",
+        ) from None
 
 
 def _checked_identity(url: str, info: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -243,6 +179,53 @@ def _checked_identity(url: str, info: dict[str, Any], settings: Settings) -> dic
             "Check --model and that no other server took that port.",
         )
     return found
+
+
+async def healthy(http: httpx.AsyncClient, url: str) -> None:
+    """A server that is back does some work first: most other answers come from one that hangs too.
+
+    Those that have no such address say nothing by that.
+    """
+    import httpx
+
+    try:
+        response = await http.get(f"{url}/health", timeout=HEALTH_S)
+    except httpx.TransportError as error:
+        raise Unavailable(Trouble.CONNECT, f"cannot connect ({_name(error)})") from error
+    if response.status_code >= 500:
+        raise Unavailable(Trouble.BUSY, f"{response.status_code} from /health")
+
+
+def refuse_another(url: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """A server that came back under the same name must have the same weights.
+
+    The folder they lie in may differ: a copy in memory is made anew elsewhere.
+    """
+    for name, of in (("weight_version", str), ("model_path", _last_part)):
+        if name in before and name in now and of(before[name]) != of(now[name]):
+            raise ServerWrong(
+                f"{url} came back with another model: {name} {before[name]!r} -> {now[name]!r}",
+                "Start it with the model that the other rows were made by.",
+            )
+
+
+def _last_part(path: Any) -> str:
+    return PurePosixPath(str(path)).name
+
+
+async def load_of(http: httpx.AsyncClient, url: str) -> tuple[int, int] | None:
+    """Requests that run and that wait there, where the server tells."""
+    import httpx
+
+    with contextlib.suppress(httpx.TransportError, ValueError, KeyError, TypeError):
+        response = await http.get(f"{url}/v1/loads?include=core", timeout=ASIDE_S)
+        if response.status_code == 200:
+            rows = response.json()["loads"]
+            return (
+                sum(int(row["num_running_reqs"]) for row in rows),
+                sum(int(row["num_waiting_reqs"]) for row in rows),
+            )
+    return None
 
 
 def _error_text(response: httpx.Response) -> str:

@@ -2,12 +2,14 @@
 
     shard-00000.jsonl ...   sealed, listed in the manifest with rows, size and sha256
     inflight.jsonl          finished rows on their way into the next shard
-    failed.jsonl            prompts given up on in the latest run, with the reason
     manifest.json           settings of the run and the sealed shards
 
 After a kill at any point the set of done ids is rebuilt from the rows themselves: a torn last line
 is cut, a shard that was renamed but not yet listed is adopted, a row that stands both in it and in
 inflight.jsonl counts once. One writer at a time, held by a file lock that dies with its process.
+
+A row begins with its id, the digest of its prompt and its tokens, so that going on after days of
+work hashes the shards and parses nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,24 +35,35 @@ from dflash.files import (
 from dflash.prompts import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
     from types import TracebackType
 
 FORMAT = "dflash-completions/1"
 MANIFEST = "manifest.json"
 INFLIGHT = "inflight.jsonl"
-FAILED = "failed.jsonl"
 SYNC_SECONDS = 1.0
+HEAD = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),"prompt_hash":"([0-9a-f]{16})","tokens":(\d+),')
 
 
 class CompletionStore:
-    """The single writer of one folder; `done` maps each finished id to its prompt's digest."""
+    """The single writer of one folder; `done` maps each finished id to its prompt's digest.
 
-    def __init__(self, path: Path, *, settings: dict[str, Any], shard_rows: int) -> None:
+    Args:
+        sealed: Told of each shard, also of those that are there already.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: dict[str, Any],
+        shard_rows: int,
+        sealed: Callable[[dict[str, Any]], None] = lambda entry: None,
+    ) -> None:
         self.path = path
         self.shard_rows = shard_rows
-        self.done: dict[str, str] = {}
+        self.done: dict[str, int] = {}
         self.tokens = 0
         self.notices: list[str] = []
         self._lock = lock_folder(path)
@@ -58,12 +72,14 @@ class CompletionStore:
             self._manifest = self._load_manifest(settings)
             self._adopt_shards()
             self._waiting = self._recover_inflight()
-            (path / FAILED).unlink(missing_ok=True)
             self._tail = (path / INFLIGHT).open("ab", buffering=0)
         except BaseException:
             self._lock.close()
             raise
         self._synced = time.monotonic()
+        self._sealed = sealed
+        for entry in self._manifest["shards"]:
+            sealed(entry)
 
     def __enter__(self) -> Self:
         return self
@@ -82,16 +98,12 @@ class CompletionStore:
         """One finished row; it survives a kill from here on."""
         if record["id"] in self.done:
             return
-        line = _line(record)
+        line = line_of(record)
         self._append(line)
-        self._remember(record)
+        self._remember(line)
         self._waiting.append(line)
         if len(self._waiting) >= self.shard_rows:
             self._seal()
-
-    def add_failure(self, record: dict[str, Any]) -> None:
-        with (self.path / FAILED).open("ab") as handle:
-            handle.write(_line(record))
 
     def note_server(self, url: str, identity: dict[str, Any]) -> None:
         """Which server gave rows of this folder; written with the next shard."""
@@ -103,11 +115,11 @@ class CompletionStore:
             self._manifest["complete"] = False
             self._write_manifest()
 
-    def finish(self, *, complete: bool, failed: int) -> dict[str, Any]:
+    def finish(self, *, complete: bool, failed: int, **more: Any) -> dict[str, Any]:
         """Seal what is left and say whether enough prompts are in; returns the manifest."""
         if self._waiting:
             self._seal()
-        self._manifest.update(complete=complete, failed=failed)
+        self._manifest.update(complete=complete, failed=failed, **more)
         self._write_manifest()
         return self._manifest
 
@@ -126,9 +138,38 @@ class CompletionStore:
             os.fsync(self._tail.fileno())
             self._synced = time.monotonic()
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        self.done[record["id"]] = digest_of(record["messages"], record.get("tools"))
-        self.tokens += int((record.get("usage") or {}).get("completion_tokens") or 0)
+    def _remember(self, line: bytes) -> None:
+        if head := HEAD.match(line):
+            name, digest, tokens = json.loads(head[1]), int(head[2], 16), int(head[3])
+        else:  # another writer's row
+            record = json.loads(line)
+            name = record["id"]
+            digest = digest_of(record["messages"], record.get("tools"))
+            tokens = int((record.get("usage") or {}).get("completion_tokens") or 0)
+        self.done[name] = digest
+        self.tokens += tokens
+
+    def latest(self, rows: int) -> Iterator[dict[str, Any]]:
+        """So many of the last rows, in their order."""
+        lines = list(self._waiting)
+        for entry in reversed(self._manifest["shards"]):
+            if len(lines) >= rows:
+                break
+            lines[:0] = (self.path / entry["file"]).read_bytes().splitlines()
+        yield from map(json.loads, lines[-rows:])
+
+    def contents(self, ids: Collection[str]) -> dict[str, str]:
+        """What the target said in these rows."""
+        wanted, found = set(ids), {}
+        names = [entry["file"] for entry in self._manifest["shards"]] if wanted else []
+        for name in [*names, INFLIGHT]:
+            with (self.path / name).open("rb") as handle:
+                for line in handle:
+                    head = HEAD.match(line)
+                    if head is None or json.loads(head[1]) in wanted:
+                        record = json.loads(line)
+                        found[record["id"]] = str(record.get("content") or "")
+        return found
 
     def _seal(self) -> None:
         """Shard, then manifest, then an empty inflight file: a kill between two is recovered."""
@@ -137,6 +178,7 @@ class CompletionStore:
         self._manifest["shards"].append(entry)
         self._manifest["complete"] = False
         self._write_manifest()
+        self._sealed(entry)
         self._tail.close()
         with write_aside(self.path / INFLIGHT):
             pass
@@ -188,7 +230,7 @@ class CompletionStore:
         found = _entry(path.name, data)
         if entry is not None and found["sha256"] == entry["sha256"]:
             for line in data.splitlines():
-                self._remember(json.loads(line))
+                self._remember(line)
             return entry
         whole = [line for line in data.splitlines(keepends=True) if self._usable(line)]
         if entry is None and len(whole) == found["rows"]:
@@ -206,7 +248,7 @@ class CompletionStore:
         record = _record(line)
         if record is None or record["id"] in self.done:
             return False
-        self._remember(record)
+        self._remember(line)
         return True
 
     def _recover_inflight(self) -> list[bytes]:
@@ -227,6 +269,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "Point at the folder that `dflash generate --out` wrote.",
         )
     return manifest
+
+
+def template_kwargs_of(settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+    """As the servers were asked: thinking on or off must render alike."""
+    thinking = settings.get("thinking", "default")
+    asked = {} if thinking == "default" else {"enable_thinking": thinking == "on"}
+    return {**asked, **(given or {})}
 
 
 def shard_paths(path: Path, *, inflight: bool = False) -> list[Path]:
@@ -267,7 +316,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return record if usable else None
 
 
-def _line(record: dict[str, Any]) -> bytes:
+def line_of(record: dict[str, Any]) -> bytes:
+    """One line of JSON."""
     # Escaped, so that a lone surrogate from a server cannot make the file undecodable.
     return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 

@@ -1,9 +1,9 @@
-"""Many prompts over a few servers: a bounded window per server, all pulling from one queue.
+"""Many prompts over a few servers: a window per server that adapts, all filled from one queue.
 
 A server that is slow takes less, one that is gone takes nothing, and the long tail of thinking
-lengths leaves nobody idle. A prompt that failed goes to another server if there is one. Between
-requests a server that did not answer is left alone, longer each time, and tried by one request
-only before it gets its window back.
+lengths leaves nobody idle. A prompt that failed goes to another server if there is one. A server
+that did not answer is left alone, longer each time, and asked who it is before it gets one request,
+and after an answer its window back. What each class of trouble costs stands in `outcomes`.
 
 Nothing here knows how answers are stored; the caller's `finished` and `failed` are called one at a
 time, in the order of completion.
@@ -16,33 +16,48 @@ import collections
 import contextlib
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dflash.client import Answer, Refused, ServerWrong, Settings, Unavailable, complete, identify
+from dflash.client import complete, healthy, identify, refuse_another
 from dflash.errors import DflashError
+from dflash.outcomes import Refused, ServerWrong, Unavailable
+from dflash.servers import SERVING, Request, Server
+from dflash.watch import Watch
+from dflash.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     import httpx
 
+    from dflash.answers import Answer
+    from dflash.client import Settings
     from dflash.prompts import Prompt
+    from dflash.servers import ServerList
 
 REFUSALS_IN_A_ROW = 20  # with nothing ever answered: the request is at fault, not the prompts
+LOOKED_AT = 64  # of those that failed before; more than that wait for the same thing
+IDLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Patience, in attempts and seconds."""
+    """Patience, in attempts, tokens and seconds."""
 
-    concurrency: int = 16
+    concurrency: int = 256  # the widest window of a server
+    first_window: int = 16
     attempts: int = 5  # of one prompt that reached a server
+    tokens: int | None = None  # none is begun after so many
     first_pause: float = 0.5
     longest_pause: float = 30.0
     give_up_after: float = 600.0  # with no server answering
+    look_every: float = 2.0  # at loads and at the list of servers
     quiet_before_probe: float = 120.0  # a server with work and no answer for so long is asked
     probe_timeout: float = 40.0  # SGLang's own health check takes 20 s to say no
+    slow_factor: float = 4.0  # so many times the others' seconds a token is too slow
+    slow_rest: float = 300.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,35 +69,8 @@ class Work:
     ready_at: float = 0.0
     avoid: str | None = None
     reasons: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Server:
-    """What is known of one server in this run."""
-
-    url: str
-    running: int = 0
-    done: int = 0
-    tokens: int = 0
-    errors: int = 0
-    strikes: int = 0  # failures since the last answer
-    rest_until: float = 0.0
-    prober: Work | None = None  # the one request that may go out while `strikes` stand
-    identity: dict[str, Any] | None = None
-    last_answer: float = field(default_factory=time.monotonic)
-    requests: set[asyncio.Task[Answer]] = field(default_factory=set)
-    last_error: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.url.split("://", 1)[-1]
-
-    def counts(self) -> dict[str, Any]:
-        row: dict[str, Any] = {"done": self.done, "running": self.running, "errors": self.errors}
-        row["state"] = "down" if self.strikes > 1 else "up"
-        if self.strikes > 1:
-            row["error"] = self.last_error[:200]
-        return row
+    kind: str = ""  # of the last failure
+    refused: bool = False  # and it is for good
 
 
 class Dispatcher:
@@ -90,7 +78,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        servers: ServerList,
         *,
         settings: Settings,
         limits: Limits,
@@ -98,198 +86,257 @@ class Dispatcher:
         finished: Callable[[Work, Server, Answer, float], None],
         failed: Callable[[Work], None],
     ) -> None:
-        self.servers = [Server(url=url.rstrip("/")) for url in urls]
+        self.servers: list[Server] = []
         self.retries = 0
-        self._settings = settings
-        self._limits = limits
+        self.troubles: Counter[str] = Counter()
+        self.tokens = 0
+        self.limits = limits
+        self.settings = settings
+        self._list = servers
         self._run_id = run_id
         self._finished = finished
         self._failed = failed
-        self._queue: collections.deque[Work] = collections.deque()
-        self._open = 0  # prompts neither answered nor failed
+        self._again: collections.deque[Work] = collections.deque()
+        self._prompts: Iterator[Prompt] = iter(())
+        self._next: Prompt | None = None
         self._answered = False
         self._refusals = 0
-        self._changed = asyncio.Condition()
+        self._wake = asyncio.Event()
+        self.follow_list()
 
-    async def run(self, http: httpx.AsyncClient, prompts: Sequence[Prompt]) -> None:
-        self._queue.extend(Work(prompt=prompt) for prompt in prompts)
-        self._open = len(prompts)
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of tokens is used up."""
+        return self.limits.tokens is not None and self.tokens >= self.limits.tokens
+
+    @property
+    def list_problem(self) -> str:
+        """Why the list of servers is not followed any more."""
+        return self._list.problem
+
+    async def run(self, http: httpx.AsyncClient, prompts: Iterator[Prompt]) -> None:
+        self._prompts = prompts
+        self._next = next(prompts, None)
         try:
             async with asyncio.TaskGroup() as group:
-                watch = group.create_task(self._watch(http))
-                workers = [
-                    group.create_task(self._pull(http, server))
-                    for server in self.servers
-                    for _ in range(self._limits.concurrency)
-                ]
-                await asyncio.wait(workers)
+                watch = group.create_task(Watch(self, http).run())
+                await self._pump(http, group)
                 watch.cancel()
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from group_error
 
-    async def _pull(self, http: httpx.AsyncClient, server: Server) -> None:
-        """One slot of one server's window."""
-        while (work := await self._take(server)) is not None:
-            try:
-                await self._attempt(http, server, work)
-            finally:
-                server.running -= 1
-                await self._let_others_in(server, work)
+    def add(self, prompt: Prompt) -> None:
+        """One more, to be begun before the others."""
+        self._again.appendleft(Work(prompt=prompt))
 
-    async def _let_others_in(self, server: Server, work: Work) -> None:
-        if server.prober is work:
-            server.prober = None
-        async with self._changed:
-            self._changed.notify_all()
+    def follow_list(self) -> None:
+        """Take over what the list of servers says now."""
+        known = {server.url: server for server in self.servers}
+        for url in self._list.states:
+            if url not in known:
+                limits = self.limits
+                window = Window(
+                    limit=min(limits.first_window, limits.concurrency), ceiling=limits.concurrency
+                )
+                self.servers.append(Server(url=url, window=window))
+        for server in self.servers:
+            before, server.listed = server.listed, self._list.states.get(server.url, "gone")
+            if before != SERVING and server.listed == SERVING:
+                # It may be another process by now: who it is comes first, its speed is unknown.
+                server.identity, server.rest_until, server.strikes = None, 0.0, 0
+                server.window.forget()
+        self.wake()
 
-    async def _take(self, server: Server) -> Work | None:
-        async with self._changed:
-            while self._open:
-                work = self._choose(server)
-                if work is not None:
-                    server.running += 1
-                    server.prober = work if server.strikes else None
-                    return work
-                # The timeout is for a rest that ends; everything else notifies.
-                rest = server.rest_until - time.monotonic()
-                pause = min(1.0, rest + 0.01) if rest > 0 else 1.0
-                # Not wait_for: before 3.12 it can lose a cancellation that comes with a notify.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._changed.wait()
-        return None
+    def look_at_list(self) -> None:
+        if self._list.look():
+            self.follow_list()
 
-    def _choose(self, server: Server) -> Work | None:
+    def wake(self) -> None:
+        self._wake.set()
+
+    # -- Handing out ------------------------------------------------------------------------------
+
+    async def _pump(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
+        while True:
+            self._wake.clear()
+            self._fill(http, group)
+            if not self._left() and not any(server.running for server in self.servers):
+                return
+            # Not wait_for: before 3.12 it can lose a cancellation that comes with the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._wake.wait()
+
+    def _left(self) -> bool:
+        return not self.spent and (bool(self._again) or self._next is not None)
+
+    def _fill(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
+        """One request at a time to the server with the most room in its window."""
         now = time.monotonic()
-        if server.prober is not None or now < server.rest_until:
-            return None
-        others_up = any(other.strikes == 0 for other in self.servers if other is not server)
-        for position, work in enumerate(self._queue):
-            if work.ready_at <= now and (work.avoid != server.url or not others_up):
-                del self._queue[position]
+        open_ = {server for server in self.servers if server.room(now)}
+        while open_ and self._left():
+            server = min(open_, key=lambda one: one.running / one.window.limit)
+            work = self._pick(server, now)
+            if work is None:
+                open_.remove(server)
+                continue
+            server.running += 1
+            group.create_task(self._attempt(http, server, work))
+            if not server.room(now):
+                open_.remove(server)
+
+    def _pick(self, server: Server, now: float) -> Work | None:
+        others = any(one is not server and one.room(now) for one in self.servers)
+        for position in range(min(len(self._again), LOOKED_AT)):
+            work = self._again[position]
+            if work.ready_at <= now and (work.avoid != server.url or not others):
+                del self._again[position]
                 return work
-            if position > 64:  # all of them just failed; their time or another server will come
-                break
-        return None
+        if self._next is None:
+            return None
+        work = Work(prompt=self._next)
+        self._next = next(self._prompts, None)
+        return work
+
+    def _pause(self) -> float:
+        """Until the next rest ends; all else sets the event."""
+        now = time.monotonic()
+        ends = [server.rest_until - now for server in self.servers]
+        ends += [
+            work.ready_at - now for work, _ in zip(self._again, range(LOOKED_AT), strict=False)
+        ]
+        return min([IDLE_S, *(end + 0.005 for end in ends if end > 0)])
+
+    # -- One attempt ------------------------------------------------------------------------------
 
     async def _attempt(self, http: httpx.AsyncClient, server: Server, work: Work) -> None:
         started = time.monotonic()
         rid = f"{work.prompt.id}-{self._run_id}-{len(work.reasons)}"
         try:
-            if server.identity is None or server.strikes:
-                server.identity = await identify(http, server.url, self._settings)
-                await self._let_others_in(server, work)  # it is back; do not wait for an answer
+            await self._meet(http, server)
             answer = await self._ask(http, server, work, rid)
         except Unavailable as error:
-            self._unavailable(server, work, error)
+            self._unavailable(server, work, error, started)
         except Refused as error:
             self._refused(server, work, error)
+        except ServerWrong as error:
+            self._wrong(server, work, error)
         else:
-            server.strikes, server.last_answer = 0, time.monotonic()
-            server.done += 1
-            server.tokens += answer.tokens
-            self._answered = True
-            self._finished(work, server, answer, time.monotonic() - started)
-            self._open -= 1
+            self._answer(server, work, answer, started)
+        finally:
+            server.running -= 1
+            self.wake()
+
+    async def _meet(self, http: httpx.AsyncClient, server: Server) -> None:
+        """Who it is, before its first request and after each outage."""
+        if server.identity is not None and not server.strikes and not server.wrong:
+            return
+        if server.strikes:
+            await healthy(http, server.url)
+        found = await identify(http, server.url, self.settings)
+        if server.identity is not None:
+            refuse_another(server.url, server.identity, found)
+            server.window.forget()
+        server.identity, server.wrong, server.strikes = found, "", 0
+        self.wake()
 
     async def _ask(self, http: httpx.AsyncClient, server: Server, work: Work, rid: str) -> Answer:
         """A task of its own, so that the watch can drop the requests of a wedged server."""
         if not server.requests:
             server.last_answer = time.monotonic()
         request = asyncio.ensure_future(
-            complete(http, server.url, work.prompt, self._settings, rid=rid)
+            complete(http, server.url, work.prompt, self.settings, rid=rid)
         )
-        server.requests.add(request)
+        about = server.requests[request] = Request(sent=time.monotonic())
         try:
             return await request
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if about.dropped is None or (current is not None and current.cancelling()):
                 request.cancel()
                 await asyncio.wait([request])
                 raise
-            raise Unavailable("dropped: the server is wedged", reached=True) from None
+            raise Unavailable(about.dropped, f"dropped here: {about.dropped}") from None
         finally:
-            server.requests.discard(request)
+            del server.requests[request]
 
-    def _unavailable(self, server: Server, work: Work, error: Unavailable) -> None:
-        server.errors += 1
+    def _answer(self, server: Server, work: Work, answer: Answer, started: float) -> None:
+        now = time.monotonic()
+        full = server.running >= server.window.limit
+        server.note_answer(answer.tokens, now - started)
+        server.window.answered(tokens=answer.tokens, now=now, full=full)
+        self._answered = True
+        self.tokens += answer.tokens
+        self._finished(work, server, answer, now - started)
+
+    def _unavailable(self, server: Server, work: Work, error: Unavailable, started: float) -> None:
+        now, policy = time.monotonic(), error.policy
+        self.troubles[error.trouble] += 1
+        server.troubles[error.trouble] += 1
         server.last_error = str(error)
-        if error.pause:
-            now = time.monotonic()
-            if now >= server.rest_until:  # one strike per outage, not one per request in it
-                server.strikes += 1
-                longest = self._limits.first_pause * 2 ** min(server.strikes - 1, 16)
-                pause = min(longest, self._limits.longest_pause)
-                server.rest_until = now + pause * random.uniform(0.75, 1.25)
-        else:
-            server.last_answer = time.monotonic()
+        rest, pause = policy.rest, error.pause
+        if policy.shrink:
+            server.window.overloaded(sent=started, now=now)
+            # Alone there and turned away all the same: it is not its queue that is full.
+            rest, pause = server.running <= 1, max(pause, self._pause_of(1))
+        if rest and now >= server.rest_until:
+            # One strike for each outage, not for each request in it.
+            server.strikes += 1
+            pause = max(pause, self._pause_of(server.strikes))
+        server.rest_until = max(server.rest_until, now + pause)
+        if not rest:
+            server.last_answer = now
         work.reasons.append(f"{server.name}: {error}")
-        work.attempts += error.reached
-        work.avoid = server.url
-        if work.attempts >= self._limits.attempts:
-            self._give_up(work)
-        elif error.reached:
+        work.kind, work.avoid = str(error.trouble), server.url
+        work.attempts += policy.attempt
+        if work.attempts >= self.limits.attempts:
+            self._failed(work)
+            return
+        self.retries += 1
+        if policy.attempt:
             # To the end and not at once: five attempts within a second of trouble prove nothing.
-            pause = min(self._limits.first_pause * 2**work.attempts, self._limits.longest_pause)
-            work.ready_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
-            self.retries += 1
-            self._queue.append(work)
+            work.ready_at = now + self._pause_of(work.attempts + 1)
+            self._again.append(work)
         else:
-            self.retries += 1
-            self._queue.appendleft(work)
+            self._again.appendleft(work)
+
+    def _pause_of(self, times: int) -> float:
+        """Doubled each time, and not for all at the same moment."""
+        longest = self.limits.first_pause * 2 ** min(times - 1, 16)
+        return min(longest, self.limits.longest_pause) * random.uniform(0.75, 1.25)
 
     def _refused(self, server: Server, work: Work, error: Refused) -> None:
         server.strikes, server.last_answer = 0, time.monotonic()
         work.reasons.append(f"{server.name}: {error}")
+        work.kind, work.refused = error.kind, True
+        self.troubles[error.kind] += 1
         self._refusals += 1
         if not self._answered and self._refusals >= REFUSALS_IN_A_ROW:
             raise ServerWrong(
                 f"each of the first {self._refusals} prompts was refused, the last with {error}",
                 "Look at the options (--max-tokens, --thinking, --api) before the prompts.",
             )
-        self._give_up(work)
-
-    def _give_up(self, work: Work) -> None:
         self._failed(work)
-        self._open -= 1
 
-    async def _watch(self, http: httpx.AsyncClient) -> None:
-        """Ends the run when nobody answers, and asks after servers that have gone quiet."""
-        quiet_since = time.monotonic()
-        probed: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(min(1.0, self._limits.give_up_after / 4))
-            now = time.monotonic()
-            if any(server.strikes == 0 for server in self.servers):
-                quiet_since = now
-            if now - quiet_since > self._limits.give_up_after:
-                raise self._nobody_answers()
-            for server in self.servers:
-                quiet = now - max(server.last_answer, probed.get(server.url, 0.0))
-                if server.requests and quiet > self._limits.quiet_before_probe:
-                    if not await self._alive(http, server):
-                        for request in list(server.requests):
-                            request.cancel()
-                    probed[server.url] = time.monotonic()
+    def _wrong(self, server: Server, work: Work, error: ServerWrong) -> None:
+        """At the start the command line is wrong; later that server is, and the others go on."""
+        server.wrong = error.message
+        self.troubles["another_server"] += 1
+        others = [one for one in self.servers if one is not server and one.listed == SERVING]
+        if not self._answered or all(one.wrong for one in others):
+            raise error
+        server.rest_until = time.monotonic() + self.limits.longest_pause
+        work.reasons.append(f"{server.name}: {error.message}")
+        self._again.appendleft(work)
 
-    async def _alive(self, http: httpx.AsyncClient, server: Server) -> bool:
-        """Two refusals in a row: under long prefill a single health check fails falsely."""
-        import httpx
-
-        for _ in range(2):
-            with contextlib.suppress(httpx.TransportError):
-                response = await http.get(
-                    f"{server.url}/health", timeout=self._limits.probe_timeout
-                )
-                if response.status_code != 503:
-                    return True
-        return False
-
-    def _nobody_answers(self) -> DflashError:
-        words = "; ".join(f"{server.name}: {server.last_error}" for server in self.servers)
+    def nobody_answers(self) -> DflashError:
+        """For a run that cannot go on."""
+        words = "; ".join(
+            f"{server.name}: {server.wrong or server.last_error or server.listed}"
+            for server in self.servers
+        )
         return DflashError(
-            f"no server answered for {self._limits.give_up_after:.0f} s ({words})",
+            f"no server answered for {self.limits.give_up_after:.0f} s ({words})",
             "Start the servers and run the same command again: finished rows are kept.",
         )
 

@@ -103,11 +103,11 @@ def describe_file(path: Path, root: Path) -> dict[str, Any]:
 def read_jsonl(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of every line; blank lines are skipped, a bad one is an error."""
     for number, line in jsonl_lines(path, what):
-        yield number, _parse(line, path, number, what)
+        yield number, parse_line(line, path, number, what)
 
 
-def jsonl_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line that is not blank."""
+def jsonl_lines(path: Path, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line that is not blank, or of those too."""
     try:
         handle = path.open("rb")
     except OSError as error:
@@ -116,11 +116,12 @@ def jsonl_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
         ) from error
     with handle:
         for number, line in enumerate(handle, start=1):
-            if line.strip():
+            if blank or line.strip():
                 yield number, line
 
 
-def _parse(line: bytes, path: Path, number: int, what: str) -> dict[str, Any]:
+def parse_line(line: bytes, path: Path, number: int, what: str) -> dict[str, Any]:
+    """The object of one line, or an error that says where it is wrong."""
     try:
         value = json.loads(line.decode("utf-8"))
         problem = "" if isinstance(value, dict) else f"a {type(value).__name__}, not an object"

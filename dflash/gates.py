@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +37,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "max_length": Rule(metric="length.max", kind="max", share=False, words="tokens at most a row"),
     "max_mode_share": Rule(
-        metric="loss_tokens.mode_share",
+        metric="shares.same_length",
         kind="max",
         share=True,
         words="of the rows have one and the same number of loss tokens",
@@ -157,6 +158,17 @@ ALWAYS = {
     "max_mask_clash": "0",
 }
 THINKING = ("required", "off", "any")
+
+
+def gates_help() -> str:
+    """What `--help` says of them."""
+    numbers = [name for name, rule in RULES.items() if not rule.share]
+    shares = [name for name, rule in RULES.items() if rule.share]
+    text = (
+        f"gates: any of {', '.join(numbers)}, and as shares of rows {', '.join(shares)}; "
+        "thinking=required|off|any|SHARE"
+    )
+    return textwrap.fill(text, 98, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def parse_gates(words: Sequence[str]) -> dict[str, float | str]:

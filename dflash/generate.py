@@ -7,94 +7,155 @@ with the prompts that have no row yet.
 from __future__ import annotations
 
 import asyncio
-import collections
-import contextlib
-import secrets
-import signal
 import sys
-import time
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.client import Answer, Settings
-from dflash.completions import CompletionStore
-from dflash.dispatch import Dispatcher, Limits, Server, Work
-from dflash.errors import DflashError, InputInvalid, Interrupted, UsageError
-from dflash.progress import Progress, write_out
-from dflash.prompts import Prompt, load_prompts
+from dflash.answers import OPEN
+from dflash.client import Settings
+from dflash.completions import CompletionStore, template_kwargs_of
+from dflash.dispatch import Limits
+from dflash.early_audit import FOLDER, GATES, THINKING, EarlyAudit, early_gates
+from dflash.errors import DflashError, InputInvalid, UsageError
+from dflash.files import write_aside
+from dflash.gates import gates_help
+from dflash.generating import Run
+from dflash.objects import StoreOptions, add_store_arguments, open_store, store_options
+from dflash.outbox import Outbox
+from dflash.progress import Progress
+from dflash.prompts import TURNS, PromptFile
+from dflash.quarantine import FILE, Quarantine
+from dflash.servers import ServerList
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-EXAMPLE = """example:
+    from dflash.tokenizer import TargetTokenizer
+
+EXAMPLE = f"""example:
   dflash generate --prompts prompts.jsonl --server http://127.0.0.1:30000 \\
-    --server http://127.0.0.1:30001 --model qwen3 --out completions --max-tokens 4096"""
-PROGRESS_SECONDS = 2.0
-RATE_SECONDS = 120.0
+    --server http://127.0.0.1:30001 --model qwen3 --out completions --max-tokens 4096 \\
+    --thinking on --upload s3://bucket/runs/a/completions
+
+A prompt is one line, {{"id": "a1", "messages": [{{"role": "user", "content": "..."}}]}}, and may
+have "tools" and "meta". After a stop or a kill, the same command goes on.
+
+Early audit: after --audit-after rows, and after every so many more, gates are judged; one that does
+not hold ends the run with exit code 4 and a report in OUT/{FOLDER}. Unless --gate says otherwise:
+  {", ".join(f"{name}={limit}" for name, limit in GATES.items())},
+  thinking={THINKING} with --thinking on
+{gates_help()}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add = parser.add_argument
-    add("--prompts", required=True, type=Path, metavar="FILE", help="one prompt a line, JSON")
-    add("--server", required=True, action="append", metavar="URL", help="may be given many times")
+    add("--prompts", required=True, metavar="FILE", help="one prompt a line; also at s3://")
+    add("--server", action="append", default=[], metavar="URL", help="may be given many times")
+    add("--servers", type=Path, metavar="FILE",
+        help='a list that may change: lines, or {"servers": [{"url", "state"}]}')  # fmt: skip
     add("--model", required=True, metavar="NAME", help="the name the servers serve it under")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder of completions")
     add("--api", default="sglang", choices=["sglang", "openai"], help="(%(default)s)")
-    add("--max-tokens", type=int, default=2048, metavar="N", help="a completion (%(default)s)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="(%(default)s)")
-    add("--top-p", type=float, metavar="P")
-    add("--top-k", type=int, metavar="K", help="not known to every --api openai server")
-    add("--min-p", type=float, metavar="P", help="not known to every --api openai server")
-    add("--presence-penalty", type=float, metavar="X", help="against looping thoughts")
-    add("--seed", type=int, metavar="S", help="each prompt gets its own from it")
-    add("--thinking", default="default", choices=["on", "off", "default"], help="(%(default)s)")
-    add("--system", metavar="TEXT", help="for prompts without a system message")
-    add("--concurrency", type=int, default=16, metavar="K", help="per server (%(default)s)")
+    add("--tokenizer", type=Path, metavar="DIR",
+        help="the target's folder: exact <think> tags, and an audit by token ids")  # fmt: skip
+    add("--turns", default="keep", choices=TURNS,
+        help="what assistants said in the file: keep it as context; strip it and answer what the "
+        "users say; or regenerate each in order, as records ID#1, ID#2 (%(default)s)")  # fmt: skip
+    sampling = parser.add_argument_group("sampling").add_argument
+    sampling("--max-tokens", type=int, default=2048, metavar="N", help="a completion (%(default)s)")
+    sampling("--temperature", type=float, default=1.0, metavar="T", help="(%(default)s)")
+    sampling("--top-p", type=float, metavar="P")
+    sampling("--top-k", type=int, metavar="K", help="not known to every --api openai server")
+    sampling("--min-p", type=float, metavar="P", help="not known to every --api openai server")
+    sampling("--presence-penalty", type=float, metavar="X", help="against looping thoughts")
+    sampling("--seed", type=int, metavar="S", help="each prompt gets its own from it")
+    sampling("--thinking", default="default", choices=["on", "off", "default"],
+             help="what the chat template is told (%(default)s)")  # fmt: skip
+    sampling("--system", metavar="TEXT", help="for prompts without a system message")
+    _add_limits(parser.add_argument_group("limits").add_argument)
+    audit = parser.add_argument_group("early audit").add_argument
+    audit(
+        "--audit-after", type=int, default=500, metavar="N", help="rows; 0 is never (%(default)s)"
+    )
+    audit("--gate", action="append", default=[], metavar="NAME=VALUE", help="may be given often")
+    store = parser.add_argument_group("upload")
+    store.add_argument("--upload", metavar="URL",
+        help="s3://BUCKET/FOLDER or file:///DIR, for shards as they are sealed")  # fmt: skip
+    add_store_arguments(store)
+
+
+def _add_limits(add: Any) -> None:
+    add("--concurrency", type=int, default=256, metavar="K",
+        help="most requests a server has at a time; below it, what it bears (%(default)s)")  # fmt: skip
     add("--shard-rows", type=int, default=500, metavar="N", help="(%(default)s)")
     add("--limit", type=int, metavar="N", help="only the first N prompts")
+    add("--total-tokens", type=int, metavar="N", help="of the folder; none is begun after so many")
     add("--attempts", type=int, default=5, metavar="N", help="of one prompt (%(default)s)")
     add("--request-timeout", type=float, default=3600.0, metavar="SECONDS", help="(%(default)s)")
-    add(
-        "--give-up-after",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="with no server answering (%(default)s)",
-    )
-    add(
-        "--max-failed",
-        type=float,
-        default=0.01,
-        metavar="SHARE",
-        help="of prompts without an answer before the command fails (%(default)s)",
-    )
+    add("--give-up-after", type=float, default=600.0, metavar="SECONDS",
+        help="with no server answering (%(default)s)")  # fmt: skip
+    add("--max-failed", type=float, default=0.01, metavar="SHARE",
+        help="of prompts without an answer before the command fails (%(default)s)")  # fmt: skip
+    add("--retry-quarantined", action="store_true", help=f"ask again what {FILE} holds")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.concurrency < 1 or args.shard_rows < 1 or args.max_tokens < 1 or args.attempts < 1:
-        raise UsageError("--concurrency, --shard-rows, --max-tokens and --attempts start at 1")
-    for url in args.server:
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"--server {url} is no URL", "Write it as http://HOST:PORT.")
+    for name in ("concurrency", "shard_rows", "max_tokens", "attempts", "limit", "total_tokens"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value} is less than one")
+    if not args.server and args.servers is None:
+        raise UsageError("no server is named", "Give --server URL, or --servers FILE.")
+    gates = early_gates(args.gate, thinking=args.thinking)
+    progress = Progress(echo=sys.stderr)
+    options = store_options(args)
     generate(
-        prompts=load_prompts(args.prompts, limit=args.limit, system=args.system),
-        servers=list(dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in args.server)),
+        prompts=PromptFile(
+            local_prompts(args.prompts, args.out, options),
+            turns=args.turns,
+            system=args.system,
+            limit=args.limit,
+        ),
+        servers=ServerList(args.server, args.servers),
         settings=settings_of(args),
         out=args.out,
         limits=Limits(
             concurrency=args.concurrency,
             attempts=args.attempts,
+            tokens=args.total_tokens,
             give_up_after=args.give_up_after,
         ),
         shard_rows=args.shard_rows,
         request_timeout=args.request_timeout,
         max_failed=args.max_failed,
-        progress=Progress(echo=sys.stderr),
+        gates=gates,
+        audit_after=args.audit_after,
+        tokenizer=args.tokenizer,
+        upload=args.upload,
+        options=options,
+        release=args.retry_quarantined,
+        progress=progress,
     )
     return 0
+
+
+def local_prompts(where: str, out: Path, options: StoreOptions) -> Path:
+    """The file itself, or a copy of the object beside the completions."""
+    if not where.startswith(("s3://", "file://")):
+        return Path(where)
+    folder, _, name = where.rpartition("/")
+    if not name or folder.endswith("/"):
+        raise UsageError(f"--prompts {where} names no object", "Write s3://BUCKET/FOLDER/FILE.")
+    store = open_store(folder, options)
+    here = out / ".prompts.jsonl"
+    try:
+        with write_aside(here) as handle:
+            store.fetch(name, 0, handle, proved=False)
+    except FileNotFoundError:
+        raise InputInvalid(f"there is no prompt file at {where}", "Check the address.") from None
+    return here
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
@@ -114,214 +175,119 @@ def settings_of(args: argparse.Namespace) -> Settings:
         thinking=args.thinking,
         sampling={name: value for name, value in sampling.items() if value is not None},
         system=args.system,
+        turns=args.turns,
     )
 
 
 def generate(
     *,
-    prompts: Sequence[Prompt],
-    servers: Sequence[str],
+    prompts: PromptFile,
+    servers: ServerList,
     settings: Settings,
     out: Path,
     limits: Limits,
     shard_rows: int = 500,
     request_timeout: float = 3600.0,
     max_failed: float = 0.01,
+    gates: dict[str, float | str] | None = None,
+    audit_after: int = 0,
+    tokenizer: Path | None = None,
+    upload: str | None = None,
+    options: StoreOptions | None = None,
+    release: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Complete every prompt that has no row yet; returns the folder's manifest."""
-    with CompletionStore(out, settings=settings.as_dict(), shard_rows=shard_rows) as store:
+    tokens = _tokenizer(tokenizer)
+    settings = replace(settings, opened=_opens_thought(tokens, prompts, settings))
+    outbox = None
+    if upload is not None:
+        outbox = Outbox(
+            out, upload, options or StoreOptions(), tell=lambda text: session.tell(text)
+        )
+    sealed = outbox.offer if outbox is not None else lambda entry: None
+    about = settings.as_dict()
+    with CompletionStore(out, settings=about, shard_rows=shard_rows, sealed=sealed) as store:
         for notice in store.notices:
             progress.emit("step", message=notice)
-        todo = [prompt for prompt in prompts if prompt.id not in store.done]
         _refuse_changed(prompts, store.done, out)
-        session = _Session(store, settings, total=len(prompts), progress=progress)
-        session.begin(len(todo), servers)
-        if todo:
-            store.reopen()
-            asyncio.run(session.run(servers, todo, limits, request_timeout))
+        quarantine = Quarantine(out, release=release)
+        held = quarantine.held(prompts.digests(quarantine.ids))
+        todo, stuck = prompts.left(store.done, held)
+        audit = None
+        if audit_after:
+            audit = EarlyAudit(
+                out, gates=gates or early_gates((), thinking=settings.thinking), after=audit_after,
+                settings=about, tokenizer=tokens,
+            )  # fmt: skip
+            audit.replay(store.latest(audit_after), judge=not todo)
+        session = Run(
+            store, settings, total=len(prompts), todo=todo, held=stuck, audit=audit,
+            quarantine=quarantine, outbox=outbox, progress=progress,
+        )  # fmt: skip
+        session.begin(len(servers.states), prompts.dropped_turns)
+        if limits.tokens is not None:
+            limits = replace(limits, tokens=max(0, limits.tokens - store.tokens))
+        if outbox is not None:
+            outbox.start()
+        try:
+            if todo:
+                store.reopen()
+                said = store.contents(prompts.begun(store.done))
+                pending = prompts.pending(store.done, held, said)
+                asyncio.run(session.run(servers, pending, limits, request_timeout))
+        except BaseException:
+            if outbox is not None:
+                outbox.stop()
+            raise
         enough = session.failed <= max_failed * len(prompts)
-        manifest = store.finish(complete=enough, failed=session.failed)
-        session.end(manifest)
+        manifest = store.finish(complete=enough, failed=session.failed, spent=session.spent)
+        missing = outbox.close(manifest, progress) if outbox is not None else []
+        session.end(manifest, missing)
     if not enough:
         raise DflashError(
-            f"{session.failed} of {len(prompts)} prompts got no answer, "
-            f"the latest because of {session.last_failure}",
-            f"See {out / 'failed.jsonl'}; run the same command again to try them again.",
+            f"{session.failed:,} of {len(prompts):,} prompts got no answer"
+            + (f", the latest because of {session.last_failure}" if session.last_failure else ""),
+            f"See {out / FILE}; run the same command again to ask those again that were not "
+            "refused for good.",
         )
+    if outbox is not None and missing:
+        raise _not_uploaded(outbox, missing, len(manifest["shards"]) + 1)
     return manifest
 
 
-def _refuse_changed(prompts: Sequence[Prompt], done: dict[str, str], out: Path) -> None:
-    changed = [
-        prompt.id for prompt in prompts if done.get(prompt.id, prompt.digest) != prompt.digest
-    ]
-    if changed:
+def _tokenizer(path: Path | None) -> TargetTokenizer | None:
+    if path is None:
+        return None
+    from dflash.tokenizer import TargetTokenizer
+
+    return TargetTokenizer(path)
+
+
+def _opens_thought(
+    tokenizer: TargetTokenizer | None, prompts: PromptFile, settings: Settings
+) -> bool:
+    """Whether the template writes `<think>` at the end of the prompt, as from Qwen3.5 on."""
+    if tokenizer is None:
+        return False
+    first = next(prompts.pending({}))
+    kwargs = template_kwargs_of(settings.as_dict(), None)
+    text = tokenizer.render(first.messages, first.tools, kwargs)
+    return text.rstrip().endswith(OPEN)
+
+
+def _refuse_changed(prompts: PromptFile, done: dict[str, int], out: Path) -> None:
+    if changed := prompts.changed(done):
         raise InputInvalid(
             f"{len(changed)} prompts, first {changed[0]!r}, differ from those answered in {out}",
             "Give changed prompts new ids, or use another --out.",
         )
 
 
-class _Session:
-    """One run of the command: rows into the store, counts into the progress file."""
-
-    def __init__(
-        self, store: CompletionStore, settings: Settings, *, total: int, progress: Progress
-    ) -> None:
-        self.failed = 0
-        self.last_failure = ""
-        self._store = store
-        self._settings = settings
-        self._total = total
-        self._progress = progress
-        self._truncated = 0
-        self._tokens = 0
-        self._resumed = total
-        self._started = time.monotonic()
-        self._recent: collections.deque[tuple[float, int]] = collections.deque()
-        self._dispatcher: Dispatcher | None = None
-
-    def begin(self, todo: int, servers: Sequence[str]) -> None:
-        self._resumed = self._total - todo
-        message = f"{todo} prompts to complete on {len(servers)} servers"
-        if self._resumed:
-            message += f", {self._resumed} are done already"
-        if self._settings.api != "sglang":
-            message += "; this API gives no token ids, tokenize will encode the text again"
-        self._emit("phase", message)
-
-    async def run(
-        self, servers: Sequence[str], todo: Sequence[Prompt], limits: Limits, patience: float
-    ) -> None:
-        import httpx
-
-        main = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(number, main.cancel if main else lambda: None)
-        self._dispatcher = Dispatcher(
-            servers,
-            settings=self._settings,
-            limits=limits,
-            run_id=secrets.token_hex(3),  # a killed run's request ids may still be in flight
-            finished=self._finished,
-            failed=self._failed,
-        )
-        # Idle connections are closed by the server after 5 s; ours go first, or a request is lost.
-        pool = httpx.Limits(max_connections=None, keepalive_expiry=3.0)
-        timeout = httpx.Timeout(patience, connect=10.0)
-        ticker = asyncio.create_task(self._tick())
-        try:
-            # Servers are addressed directly; a proxy in the environment is for the outer world.
-            async with httpx.AsyncClient(limits=pool, timeout=timeout, trust_env=False) as http:
-                await self._dispatcher.run(http, todo)
-        except asyncio.CancelledError:
-            raise Interrupted(
-                f"stopped with {len(self._store.done)} rows finished and kept",
-                "Run the same command again to go on.",
-            ) from None
-        finally:
-            ticker.cancel()
-
-    def end(self, manifest: dict[str, Any]) -> None:
-        message = f"{manifest['rows']} rows, {manifest['tokens']:,} tokens"
-        if self.failed:
-            message += f", {self.failed} without an answer"
-        self._emit("done", message)
-        write_out(
-            {
-                "path": str(self._store.path.absolute()),
-                "rows": manifest["rows"],
-                "tokens": manifest["tokens"],
-                "failed": self.failed,
-                "truncated": self._truncated,
-                "complete": manifest["complete"],
-            }
-        )
-
-    def _finished(self, work: Work, server: Server, answer: Answer, seconds: float) -> None:
-        if server.identity:
-            self._store.note_server(server.url, server.identity)
-        self._store.add(record_of(work, server.url, answer, seconds, self._settings))
-        self._truncated += answer.finish_reason == "length"
-        self._tokens += answer.tokens
-        self._recent.append((time.monotonic(), answer.tokens))
-
-    def _failed(self, work: Work) -> None:
-        self.failed += 1
-        self.last_failure = work.reasons[-1]
-        failure = {"id": work.prompt.id, "attempts": work.attempts, "reasons": work.reasons[-5:]}
-        self._store.add_failure(failure)
-
-    async def _tick(self) -> None:
-        while True:
-            # Slower as the run grows long: days of work must not become a file of megabytes.
-            elapsed = time.monotonic() - self._started
-            await asyncio.sleep(min(PROGRESS_SECONDS + elapsed / 120, 10.0))
-            self._emit("step", "")
-
-    def _rate(self) -> float:
-        """Tokens come in whole completions, so only a long window says anything."""
-        now = time.monotonic()
-        while self._recent and now - self._recent[0][0] > RATE_SECONDS:
-            self._recent.popleft()
-        elapsed = max(now - self._started, 1e-3)
-        return sum(count for _, count in self._recent) / min(elapsed, RATE_SECONDS)
-
-    def _emit(self, kind: Any, message: str) -> None:
-        metrics: dict[str, Any] = {"tok/s": round(self._rate(), 1), "tokens": self._tokens}
-        if self._truncated:
-            metrics["truncated"] = self._truncated
-        if self.failed:
-            metrics["failed"] = self.failed
-        if self._dispatcher is not None:
-            metrics["running"] = sum(server.running for server in self._dispatcher.servers)
-            if self._dispatcher.retries:
-                metrics["retries"] = self._dispatcher.retries
-            metrics["servers"] = {
-                server.name: server.counts() for server in self._dispatcher.servers
-            }
-        self._progress.emit(
-            kind,
-            done=len(self._store.done),
-            total=self._total,
-            unit="rows",
-            message=message,
-            metrics=metrics,
-        )
-
-
-def record_of(
-    work: Work, url: str, answer: Answer, seconds: float, settings: Settings
-) -> dict[str, Any]:
-    """One line of a shard."""
-    prompt = work.prompt
-    record: dict[str, Any] = {"id": prompt.id, "messages": prompt.messages}
-    if prompt.tools:
-        record["tools"] = prompt.tools
-    record["completion"] = answer.completion
-    if answer.reasoning is not None:
-        record["reasoning"] = answer.reasoning
-    record["content"] = answer.content
-    if answer.output_ids is not None:
-        record["output_ids"] = answer.output_ids
-    if answer.input_ids is not None:
-        record["input_ids"] = answer.input_ids
-    record.update(
-        finish_reason=answer.finish_reason,
-        matched_stop=answer.matched_stop,
-        usage=answer.usage,
-        model=settings.model,
-        sampling=settings.sampling,
-        thinking=settings.thinking,
-        api=settings.api,
-        server=url,
-        attempt=work.attempts + 1,
-        seconds=round(seconds, 3),
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+def _not_uploaded(outbox: Outbox, missing: Sequence[str], files: int) -> DflashError:
+    shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+    return DflashError(
+        f"{len(missing)} of {files} files are not in {outbox.url} ({shown}): {outbox.problem}",
+        "All rows are kept here. Mend the cause and run the same command again: it sends what is "
+        "missing.",
     )
-    if prompt.meta:
-        record["meta"] = prompt.meta
-    return record

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from dflash.client import split_thinking
+from dflash.answers import split_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,18 +133,19 @@ def echoes_prompt(sight: Sight) -> bool:
     return len(text) >= ECHO_CHARACTERS and text in sight.completion
 
 
-def digest(value: Any) -> bytes:
-    """Eight bytes to know a text or a row of ids again; a chance match needs 4 billion rows."""
+def digest(value: Any) -> int:
+    """64 bits to know a text or a row of ids again; a chance match needs 4 billion rows."""
     if not isinstance(value, str):
         value = ",".join(map(str, value))
-    return hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    found = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(found, "big")
 
 
-def prompt_digest(sight: Sight) -> bytes:
+def prompt_digest(sight: Sight) -> int:
     if sight.messages is not None:
         return digest("\0".join(f"{m.get('role')}\1{m.get('content')}" for m in sight.messages))
     return digest(sight.prompt_ids)
 
 
-def answer_digest(sight: Sight) -> bytes:
+def answer_digest(sight: Sight) -> int:
     return digest(sight.completion if sight.completion is not None else sight.completion_ids)

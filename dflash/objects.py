@@ -27,8 +27,8 @@ FORMAT = "dflash-objects/1"
 BLOCK = 1 << 20
 
 
-def add_store_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `put` and `get`."""
+def add_store_arguments(parser: argparse._ActionsContainer) -> None:
+    """The options of `put` and `get`, and of `generate` for its upload."""
     parser.add_argument("--endpoint", default="", metavar="URL", help="of an S3-compatible store")
     parser.add_argument("--region", default="", metavar="NAME", help="of the bucket")
     parser.add_argument(

@@ -89,7 +89,7 @@ def _statistics(values: list[int]) -> dict[str, Any]:
     found = np.percentile(np.array(values), QUANTILES, method="nearest")
     named = {f"p{q}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
     mean = round(float(np.mean(values)), 2)
-    return {**named, "mean": mean, "histogram": histogram(sorted(values))}
+    return {**named, "mean": mean, "histogram": histogram(sorted(Counter(values).items()))}
 
 
 def table(manifest: Mapping[str, Any]) -> str:

@@ -80,9 +80,8 @@ def row_of_completion(
     """What `dflash tokenize` would make of it."""
     from dflash.masks import sample_of
     from dflash.parts import row_of
-    from dflash.tokenize import template_kwargs_of
 
-    kwargs = template_kwargs_of(completions.read_manifest(folder)["settings"], None)
+    kwargs = completions.template_kwargs_of(completions.read_manifest(folder)["settings"], None)
     for record in completions.read_records(completions.shard_paths(folder, inflight=True)):
         if record["id"] == name:
             sample = sample_of(record, tokenizer, kwargs)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dflash import shards
-from dflash.completions import MANIFEST, read_manifest, read_records, shard_paths
+from dflash.completions import (
+    MANIFEST,
+    read_manifest,
+    read_records,
+    shard_paths,
+    template_kwargs_of,
+)
 from dflash.errors import InputInvalid
 from dflash.files import jsonl_lines, read_json
 from dflash.measures import Sight
@@ -23,31 +29,36 @@ RENDERED = 1000
 
 
 def of_completions(path: Path, tokenizer: TargetTokenizer | None = None) -> Iterator[Sight]:
-    from dflash.tokenize import template_kwargs_of
-
     settings = read_manifest(path)["settings"] if (path / MANIFEST).is_file() else {}
     kwargs = template_kwargs_of(settings, None)
     for number, record in enumerate(_records(path)):
-        usage = record.get("usage") or {}
-        output, prompt = record.get("output_ids") or [], record.get("input_ids") or []
-        made = len(output) or int(usage.get("completion_tokens") or 0)
-        differs = None
-        if tokenizer is not None and prompt and record.get("messages") and number < RENDERED:
-            rendered = tokenizer.encode_prompt(record["messages"], record.get("tools"), kwargs)
-            differs = rendered.tolist() != prompt
-        yield Sight(
-            id=record["id"],
-            split="",
-            messages=record.get("messages"),
-            tools=record.get("tools") or [],
-            prompt_ids=prompt,
-            completion_ids=output,
-            completion=record.get("completion") or "",
-            finish_reason=record.get("finish_reason"),
-            loss_tokens=made,
-            length=made + (len(prompt) or int(usage.get("prompt_tokens") or 0)),
-            other_prompt=differs,
-        )
+        yield sight_of(record, tokenizer if number < RENDERED else None, kwargs)
+
+
+def sight_of(
+    record: dict[str, Any], tokenizer: TargetTokenizer | None, template_kwargs: dict[str, Any]
+) -> Sight:
+    """One completion; with a tokenizer its prompt is rendered and compared with the recorded."""
+    usage = record.get("usage") or {}
+    output, prompt = record.get("output_ids") or [], record.get("input_ids") or []
+    made = len(output) or int(usage.get("completion_tokens") or 0)
+    differs = None
+    if tokenizer is not None and prompt and record.get("messages"):
+        rendered = tokenizer.encode_prompt(record["messages"], record.get("tools"), template_kwargs)
+        differs = rendered.tolist() != prompt
+    return Sight(
+        id=record["id"],
+        split="",
+        messages=record.get("messages"),
+        tools=record.get("tools") or [],
+        prompt_ids=prompt,
+        completion_ids=output,
+        completion=record.get("completion") or "",
+        finish_reason=record.get("finish_reason"),
+        loss_tokens=made,
+        length=made + (len(prompt) or int(usage.get("prompt_tokens") or 0)),
+        other_prompt=differs,
+    )
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash import completions
+from dflash import completions, quarantine
 from dflash.errors import InputInvalid
 from dflash.s3 import S3, StoreOptions
 from dflash.s3_store import S3Store
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DOWNLOADS = 32
 AHEAD = 64  # files that may lie here at once
 HINT = "Check the address, the credentials and AWS_ENDPOINT_URL; then run the same command again."
-NOT_INPUT = (completions.INFLIGHT, completions.FAILED)
+NOT_INPUT = (completions.INFLIGHT, quarantine.FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import shards
+from dflash.completions import template_kwargs_of
 from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.files import lock_folder, remove_asides, write_json
 from dflash.parts import PARTS, Recipe, Refused, existing, make_part, remember
@@ -201,13 +202,6 @@ def merge(folders: list[Path], out: Path, *, progress: Progress) -> dict[str, An
         _finish(out, manifest)
     _tell(manifest, out, progress)
     return manifest
-
-
-def template_kwargs_of(settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
-    """As the servers were asked: thinking on or off must render alike."""
-    thinking = settings.get("thinking", "default")
-    asked = {} if thinking == "default" else {"enable_thinking": thinking == "on"}
-    return {**asked, **(given or {})}
 
 
 def _splits(source: Source, shares: dict[str, float], floor: int, inbox: Path) -> Splits:

@@ -6,16 +6,18 @@ import functools
 import json
 import pathlib
 import shutil
+from collections import Counter
 
 import pytest
 
 from dflash import gates as gates_module
 from dflash.__main__ import main
-from dflash.audit import Looker, audit
+from dflash.audit import audit
 from dflash.audit_report import distribution, render
 from dflash.completions import CompletionStore
 from dflash.errors import InputInvalid, UsageError
 from dflash.gates import parse_gates
+from dflash.looker import Eye, Tally
 from dflash.measures import Sight, Thinking, is_degenerate, thinking_of
 from dflash.progress import Progress
 from dflash.tokenize import tokenize
@@ -270,9 +272,10 @@ def test_wrong_gate_is_usage_and_suggests(tmp_path, capsys):
 
 
 def test_every_rule_reads_a_number_of_the_report():
-    looker = Looker(smol(), mask_token_id=3)
-    looker.look(sight([1, 5], [700, 2], text="x"))
-    report = looker.report(source="x")
+    eye = Eye(smol(), mask_token_id=3)
+    tally = Tally(eye)
+    tally.add(eye.look(sight([1, 5], [700, 2], text="x")))
+    report = tally.report(source="x")
     unknown = {
         name
         for name, rule in gates_module.RULES.items()
@@ -292,7 +295,7 @@ def test_repetition_is_told_from_lists_and_code():
 
 def test_histogram_covers_every_row():
     for values in ([5], [1, 1, 1], list(range(1000)), [1, 10**6]):
-        numbers = distribution(values)
+        numbers = distribution(Counter(values))
         assert sum(bin_["rows"] for bin_ in numbers["histogram"]) == len(values)
         assert len(numbers["histogram"]) <= 12
         assert numbers["histogram"][-1]["to"] >= numbers["max"]

@@ -16,7 +16,8 @@ import pytest
 
 from dflash import completions
 from dflash.__main__ import main
-from dflash.client import Settings, seed_for, split_thinking
+from dflash.answers import split_thinking
+from dflash.client import Settings, seed_for
 from dflash.completions import CompletionStore, read_records, shard_paths
 from dflash.errors import DflashError, InputInvalid
 from dflash.prompts import load_prompts
@@ -199,7 +200,7 @@ def test_refused_prompt_is_recorded_not_repeated(tmp_path, servers, prompts):
     assert "1 of 11 prompts got no answer" in text
     assert "9000 tokens" in text
     assert sum(seen["prompt"] == "too long" for seen in server.seen()) == 1
-    assert json.loads((out / "failed.jsonl").read_text())["id"] == "long"
+    assert json.loads((out / "quarantine.jsonl").read_text())["id"] == "long"
     assert json.loads((out / "manifest.json").read_text())["complete"] is False
     generate(path, out, server, extra=["--max-failed", "0.2"])
     assert len(rows_of(out)) == 10
@@ -264,12 +265,14 @@ def test_wedged_server_loses_its_requests(tmp_path, servers, prompts):
     from dflash.dispatch import Limits
     from dflash.generate import generate as run
     from dflash.progress import Progress
+    from dflash.prompts import PromptFile
+    from dflash.servers import ServerList
 
     wedged, other = servers(), servers()
     wedged.faults(("hang", 50), health=503)
     manifest = run(
-        prompts=load_prompts(prompts(12)),
-        servers=[wedged.url, other.url],
+        prompts=PromptFile(prompts(12)),
+        servers=ServerList([wedged.url, other.url]),
         settings=Settings(model="toy", sampling={"max_tokens": 100}),
         out=tmp_path / "out",
         limits=Limits(concurrency=3, quiet_before_probe=0.2, attempts=9),

@@ -1,0 +1,150 @@
+"""Sealed shards to a store behind the run's back; the run never waits for it and never fails by it.
+
+    URL/shard-00000.jsonl ...   as they are sealed      URL/manifest.json    last
+
+One thread sends them in order, with their SHA-256, and tries again after any trouble, less often
+each time. At the end everything is compared with what the store has, and the manifests are written
+there: until then nobody takes the folder for whole. What a killed run did not send, the next sends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from dflash.completions import MANIFEST
+from dflash.errors import DflashError
+from dflash.objects import open_store
+from dflash.put import local_file, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dflash.objects import FolderStore, S3Store, StoreOptions
+    from dflash.progress import Progress
+
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+LAST_TRIES = 3
+
+
+class Outbox:
+    """Takes entries of the completions' manifest; `close` says what did not arrive."""
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        options: StoreOptions,
+        *,
+        tell: Callable[[str], None],
+        pauses: tuple[float, ...] = PAUSES_S,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.sent = 0
+        self.problem = ""
+        self._folder = folder
+        self._options = options
+        self._tell = tell
+        self._pauses = pauses
+        # A wrong address or missing library is told before the first request to a server.
+        self._store: FolderStore | S3Store = open_store(self.url, options)
+        self._there: dict[str, int] | None = None
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._wake = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._work, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def offer(self, entry: dict[str, Any]) -> None:
+        """A sealed shard; safe to offer again."""
+        with self._wake:
+            self._waiting.append(entry)
+            self._wake.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def stop(self) -> None:
+        """At once: the next run sends what is left."""
+        with self._wake:
+            self._ending = True
+            self._wake.notify_all()
+
+    def close(self, manifest: dict[str, Any], progress: Progress) -> list[str]:
+        """Send what is left, compare, write the manifests; the names that did not arrive."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        names = [*(entry["file"] for entry in manifest["shards"]), MANIFEST]
+        files = [local_file(self._folder / name, name) for name in names]
+        for attempt in range(LAST_TRIES):
+            try:
+                send(files, self._store, self._options, progress=progress)
+            except (DflashError, OSError) as error:
+                self.problem = str(error)
+                if attempt < LAST_TRIES - 1:
+                    self._tell(f"upload: {error}; it is tried again")
+                    time.sleep(self._pauses[attempt])
+            else:
+                self.problem = ""
+                self._waiting.clear()
+                return []
+        return self._missing(names)
+
+    def _missing(self, names: list[str]) -> list[str]:
+        try:
+            there = self._store.listed()
+        except (DflashError, OSError):
+            unsure = {entry["file"] for entry in self._waiting}
+            return [name for name in names if name in unsure or name == MANIFEST]
+        return [
+            name
+            for name in names
+            if name == MANIFEST
+            or name not in there
+            or there[name].size != (self._folder / name).stat().st_size
+        ]
+
+    def _work(self) -> None:
+        failures = 0
+        while True:
+            with self._wake:
+                while not self._waiting and not self._ending:
+                    self._wake.wait()
+                if self._ending:
+                    return
+                entry = self._waiting[0]
+            try:
+                self._send(entry)
+            except Exception as error:  # noqa: BLE001 (a library's bug must not end the run)
+                failures += 1
+                self.problem = " ".join(str(error).split())[:300] or type(error).__name__
+                if failures in (1, len(self._pauses)) or not failures % 60:
+                    self._tell(f"upload of {entry['file']}: {self.problem}; it is tried again")
+                self._pause(failures - 1)
+                continue
+            if failures:
+                self._tell(f"upload goes on: {entry['file']} arrived")
+            failures, self.problem = 0, ""
+            with self._wake:
+                self._waiting.popleft()
+                self.sent += 1
+
+    def _send(self, entry: dict[str, Any]) -> None:
+        name, size, digest = entry["file"], entry["bytes"], entry["sha256"]
+        if self._there is None:  # once: what earlier runs sent
+            self._there = {found: about.size for found, about in self._store.listed().items()}
+        if self._there.get(name) == size and self._store.digest(name) == digest:
+            return
+        self._store.send(self._folder / name, name, size, digest)
+
+    def _pause(self, failures: int) -> None:
+        with self._wake:
+            if not self._ending:
+                self._wake.wait(self._pauses[min(failures, len(self._pauses) - 1)])
