@@ -15,38 +15,22 @@ from dflash.audit_report import render
 from dflash.completions import template_kwargs_of
 from dflash.errors import GateFailed
 from dflash.files import write_json, write_text
-from dflash.gates import RULES, judge, parse_gates
+from dflash.gates import RULES, judge
 from dflash.looker import Eye, Tally
 from dflash.sights import RENDERED, sight_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from dflash.tokenizer import TargetTokenizer
 
 FOLDER = "early-audit"
-GATES = {
-    "max_empty": "0.1",
-    "max_identical": "0.5",
-    "max_mode_share": "0.5",
-    "max_truncated": "0.5",
-    "max_repetition": "0.5",
-    "max_tool_loop": "0.1",
-}
-THINKING = "0.9"
 SIGMA = 3.0
 GROWING = frozenset(
     ["min_rows", "min_heldout_rows", "min_mean_loss_tokens", "max_mean_loss_tokens"]
 )
 """The first rows to end are the short ones, so means say nothing yet either."""
-
-
-def early_gates(words: Sequence[str], *, thinking: str) -> dict[str, float | str]:
-    """The limits in force: what is given, over what no run should be like."""
-    usual = [f"{name}={limit}" for name, limit in GATES.items()]
-    usual += [f"thinking={THINKING}"] if thinking == "on" else []
-    return parse_gates([*usual, *words])
 
 
 class EarlyAudit:

@@ -158,6 +158,16 @@ ALWAYS = {
     "max_mask_clash": "0",
 }
 THINKING = ("required", "off", "any")
+# What no run of `dflash generate` should be like, unless it is asked for.
+EARLY = {
+    "max_empty": "0.1",
+    "max_identical": "0.5",
+    "max_mode_share": "0.5",
+    "max_truncated": "0.5",
+    "max_repetition": "0.5",
+    "max_tool_loop": "0.1",
+}
+EARLY_THINKING = "0.9"
 
 
 def gates_help() -> str:
@@ -193,6 +203,12 @@ def parse_gates(words: Sequence[str]) -> dict[str, float | str]:
                 else "Write thinking=required, off, any, or the smallest share.",
             ) from None
     return gates
+
+
+def early_gates(words: Sequence[str], *, thinking: str) -> dict[str, float | str]:
+    """The limits that `dflash generate` holds its rows to: those given, and the usual ones."""
+    usual = {**EARLY, **({"thinking": EARLY_THINKING} if thinking == "on" else {})}
+    return parse_gates([*(f"{name}={limit}" for name, limit in usual.items()), *words])
 
 
 def judge(gates: Mapping[str, float | str], report: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -16,10 +16,10 @@ from dflash.answers import OPEN
 from dflash.client import Settings
 from dflash.completions import CompletionStore, template_kwargs_of
 from dflash.dispatch import Limits
-from dflash.early_audit import FOLDER, GATES, THINKING, EarlyAudit, early_gates
+from dflash.early_audit import FOLDER, EarlyAudit
 from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.files import write_aside
-from dflash.gates import gates_help
+from dflash.gates import EARLY, EARLY_THINKING, early_gates, gates_help
 from dflash.generating import Run
 from dflash.objects import StoreOptions, add_store_arguments, open_store, store_options
 from dflash.outbox import Outbox
@@ -44,8 +44,8 @@ have "tools" and "meta". After a stop or a kill, the same command goes on.
 
 Early audit: after --audit-after rows, and after every so many more, gates are judged; one that does
 not hold ends the run with exit code 4 and a report in OUT/{FOLDER}. Unless --gate says otherwise:
-  {", ".join(f"{name}={limit}" for name, limit in GATES.items())},
-  thinking={THINKING} with --thinking on
+  {", ".join(f"{name}={limit}" for name, limit in EARLY.items())},
+  thinking={EARLY_THINKING} with --thinking on
 {gates_help()}"""
 
 
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(add: Any) -> None:
     add("--concurrency", type=int, default=256, metavar="K",
-        help="most requests a server has at a time; below it, what it bears (%(default)s)")  # fmt: skip
+        help="most requests of a server at a time; fewer if it bears fewer (%(default)s)")  # fmt: skip
     add("--shard-rows", type=int, default=500, metavar="N", help="(%(default)s)")
     add("--limit", type=int, metavar="N", help="only the first N prompts")
     add("--total-tokens", type=int, metavar="N", help="of the folder; none is begun after so many")

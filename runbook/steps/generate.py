@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from dflash.gates import ALWAYS, early_gates
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
+from runbook.steps.gate_args import Gates, gate_words
+from runbook.steps.object_args import ObjectUrl, TransferArgs, store_words
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 
-class GenerateArgs(DflashArgs):
-    """Prompts, servers, sampling."""
+class GenerateArgs(DflashArgs, TransferArgs):
+    """Prompts, servers, sampling, limits, and where shards go."""
 
     prompts: Annotated[
-        str, Field(description="JSON-lines file on the host, or `bundled:NAME.jsonl`.")
+        str,
+        Field(description="JSON-lines file on the host, at s3://, or `bundled:NAME.jsonl`."),
     ]
     servers: Annotated[
-        tuple[str, ...], Field(min_length=1, description="Base URLs; the work is spread over them.")
-    ]
+        tuple[str, ...], Field(description="Base URLs; the work is spread over them.")
+    ] = ()
+    servers_file: Annotated[
+        str, Field(description="A list of servers on the host that may change meanwhile.")
+    ] = ""
     model: Annotated[str, Field(description="Model name in the requests.")]
     out: Annotated[str, Field(description="Folder of completions.")]
     api: Annotated[
@@ -38,9 +45,21 @@ class GenerateArgs(DflashArgs):
         Literal["on", "off", "default"], Field(description="What the chat template is told.")
     ] = "default"
     system: Annotated[str, Field(description="System message before each prompt.")] = ""
-    concurrency: Annotated[int | None, Field(ge=1, description="Requests a server.")] = None
+    turns: Annotated[
+        Literal["keep", "strip", "regenerate"],
+        Field(description="What becomes of assistants' messages in the prompt file."),
+    ] = "keep"
+    tokenizer: Annotated[
+        str, Field(description="The target's folder: exact `<think>` tags, audit by token ids.")
+    ] = ""
+    concurrency: Annotated[
+        int | None, Field(ge=1, description="Most requests a server has at a time.")
+    ] = None
     shard_rows: Annotated[int | None, Field(ge=1, description="Rows in a shard.")] = None
     limit: Annotated[int | None, Field(ge=1, description="Only so many prompts.")] = None
+    total_tokens: Annotated[
+        int | None, Field(ge=1, description="No prompt is begun after so many tokens in all.")
+    ] = None
     max_failed: Annotated[
         float | None, Field(ge=0, le=1, description="Share of prompts that may stay unanswered.")
     ] = None
@@ -48,6 +67,23 @@ class GenerateArgs(DflashArgs):
     min_rows: Annotated[
         int, Field(ge=1, description="Fewer finished completions than this are not enough.")
     ] = 1
+    audit_after: Annotated[
+        int,
+        Field(
+            ge=0, description="Rows after which the gates are judged, again and again; 0: never."
+        ),
+    ] = 500
+    gates: Gates
+    upload: Annotated[
+        ObjectUrl | Literal[""], Field(description="Where shards go as they are sealed.")
+    ] = ""
+
+    @model_validator(mode="after")
+    def some_server(self) -> GenerateArgs:
+        """Either way of naming them is enough."""
+        if not self.servers and not self.servers_file:
+            raise ValueError("give servers or servers_file")
+        return self
 
 
 class Generate(Step[GenerateArgs]):
@@ -64,6 +100,7 @@ class Generate(Step[GenerateArgs]):
                 "generate",
                 *flag("--prompts", shipped(args.prompts, ctx, bundle="prompts")),
                 *flags("--server", args.servers),
+                *flag("--servers", args.servers_file),
                 *flag("--model", args.model),
                 *flag("--out", args.out),
                 *flag("--api", args.api),
@@ -76,19 +113,44 @@ class Generate(Step[GenerateArgs]):
                 *flag("--seed", args.seed),
                 *flag("--thinking", args.thinking),
                 *flag("--system", args.system),
+                *(flag("--turns", args.turns) if args.turns != "keep" else ()),
+                *flag("--tokenizer", args.tokenizer),
                 *flag("--concurrency", args.concurrency),
                 *flag("--shard-rows", args.shard_rows),
                 *flag("--limit", args.limit),
+                *flag("--total-tokens", args.total_tokens),
                 *flag("--max-failed", args.max_failed),
                 *flag("--request-timeout", args.request_timeout),
+                *(flag("--audit-after", args.audit_after) if args.audit_after != 500 else ()),
+                *flags("--gate", gate_words(args.gates)),
+                *flag("--upload", args.upload),
+                *(store_words(args, ctx) if args.upload or _at_store(args.prompts) else ()),
             ),
         )
+        audited = (
+            checks.json_metric(f"{args.out}/early-audit/report.json", "passed", equals=True),
+        )
         return StepPlan(
-            summary=told(job, ctx),
+            summary=(*told(job, ctx), *_gates_told(args)),
             job=job,
             done_when=(
                 checks.json_metric(f"{args.out}/manifest.json", "complete", equals=True),
                 checks.rows_at_least(f"{args.out}/shard-*.jsonl", args.min_rows),
+                *(audited if args.audit_after else ()),
             ),
-            out={"path": args.out},
+            out={"path": args.out, **({"url": args.upload.rstrip("/")} if args.upload else {})},
         )
+
+
+def _at_store(where: str) -> bool:
+    return where.startswith("s3://")
+
+
+def _gates_told(args: GenerateArgs) -> tuple[str, ...]:
+    """What ends the run early, beside what no row may have in any case."""
+    if not args.audit_after:
+        return ("no early audit: nothing looks at the rows before the end",)
+    words = [word for word in gate_words(args.gates) if "${" not in word]
+    gates = early_gates(words, thinking=args.thinking)
+    shown = ", ".join(gate_words({n: v for n, v in gates.items() if n not in ALWAYS}))
+    return (f"gate: after {args.audit_after} rows, and again after as many: {shown}",)

@@ -31,10 +31,9 @@ class StoreArgs(StepArgs):
     ] = "auto"
 
 
-class SyncArgs(DflashArgs, StoreArgs):
-    """What `upload` and `download` share."""
+class TransferArgs(StoreArgs):
+    """How hard a store is worked, and with whose keys."""
 
-    url: ObjectUrl
     connections: Annotated[int, Field(ge=1, le=256, description="Requests at the same time.")] = 32
     long_lived_keys: Annotated[
         bool,
@@ -45,8 +44,14 @@ class SyncArgs(DflashArgs, StoreArgs):
     ] = False
 
 
-def store_words(args: SyncArgs, ctx: StepContext) -> tuple[str, ...]:
-    """The options of `dflash put` and `dflash get`."""
+class SyncArgs(DflashArgs, TransferArgs):
+    """What `upload` and `download` share."""
+
+    url: ObjectUrl
+
+
+def store_words(args: TransferArgs, ctx: StepContext) -> tuple[str, ...]:
+    """The options of `dflash put` and `dflash get`, and of `dflash generate --upload`."""
     ours = ctx.host_kind == "local" or args.long_lived_keys
     return (
         *flag("--endpoint", args.endpoint),
