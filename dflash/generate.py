@@ -18,14 +18,16 @@ from dflash.completions import CompletionStore, template_kwargs_of
 from dflash.dispatch import Limits
 from dflash.early_audit import FOLDER, EarlyAudit
 from dflash.errors import DflashError, InputInvalid, UsageError
-from dflash.files import write_aside
 from dflash.gates import EARLY, EARLY_THINKING, early_gates, gates_help
 from dflash.generating import Run
-from dflash.objects import StoreOptions, add_store_arguments, open_store, store_options
+from dflash.objects import FILE, add_store_arguments, store_options
 from dflash.outbox import Outbox
 from dflash.progress import Progress
 from dflash.prompts import TURNS, PromptFile
-from dflash.quarantine import FILE, Quarantine
+from dflash.quarantine import FILE as QUARANTINE
+from dflash.quarantine import Quarantine
+from dflash.s3 import S3, StoreOptions
+from dflash.s3_store import S3Store
 from dflash.servers import ServerList
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(add: Any) -> None:
     add("--concurrency", type=int, default=256, metavar="K",
-        help="most requests of a server at a time; fewer if it bears fewer (%(default)s)")  # fmt: skip
+        help="most requests a server has at a time, if it bears them (%(default)s)")  # fmt: skip
     add("--shard-rows", type=int, default=500, metavar="N", help="(%(default)s)")
     add("--limit", type=int, metavar="N", help="only the first N prompts")
     add("--total-tokens", type=int, metavar="N", help="of the folder; none is begun after so many")
@@ -99,7 +101,7 @@ def _add_limits(add: Any) -> None:
         help="with no server answering (%(default)s)")  # fmt: skip
     add("--max-failed", type=float, default=0.01, metavar="SHARE",
         help="of prompts without an answer before the command fails (%(default)s)")  # fmt: skip
-    add("--retry-quarantined", action="store_true", help=f"ask again what {FILE} holds")
+    add("--retry-quarantined", action="store_true", help=f"ask again what {QUARANTINE} holds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,18 +145,19 @@ def run(args: argparse.Namespace) -> int:
 
 def local_prompts(where: str, out: Path, options: StoreOptions) -> Path:
     """The file itself, or a copy of the object beside the completions."""
-    if not where.startswith(("s3://", "file://")):
+    if where.startswith(f"{FILE}/"):
+        return Path(where.removeprefix(FILE))
+    if not where.startswith(S3):
         return Path(where)
     folder, _, name = where.rpartition("/")
-    if not name or folder.endswith("/"):
+    if not name or folder == S3.rstrip("/"):
         raise UsageError(f"--prompts {where} names no object", "Write s3://BUCKET/FOLDER/FILE.")
-    store = open_store(folder, options)
+    store = S3Store(folder, options)
+    about = store.listed(deep=False, below=name).get(name)
+    if about is None:
+        raise InputInvalid(f"there is no prompt file at {where}", "Check the address.")
     here = out / ".prompts.jsonl"
-    try:
-        with write_aside(here) as handle:
-            store.fetch(name, 0, handle, proved=False)
-    except FileNotFoundError:
-        raise InputInvalid(f"there is no prompt file at {where}", "Check the address.") from None
+    store.fetch(name, about.size, here, "")
     return here
 
 
@@ -248,7 +251,7 @@ def generate(
         raise DflashError(
             f"{session.failed:,} of {len(prompts):,} prompts got no answer"
             + (f", the latest because of {session.last_failure}" if session.last_failure else ""),
-            f"See {out / FILE}; run the same command again to ask those again that were not "
+            f"See {out / QUARANTINE}; run the same command again to ask those again that were not "
             "refused for good.",
         )
     if outbox is not None and missing:

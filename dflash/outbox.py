@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dflash.objects import FolderStore, S3Store, StoreOptions
+    from dflash.objects import FolderStore
     from dflash.progress import Progress
+    from dflash.s3 import StoreOptions
+    from dflash.s3_store import S3Store
 
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 LAST_TRIES = 3
@@ -142,7 +144,7 @@ class Outbox:
             self._there = {found: about.size for found, about in self._store.listed().items()}
         if self._there.get(name) == size and self._store.digest(name) == digest:
             return
-        self._store.send(self._folder / name, name, size, digest)
+        self._store.send(self._folder / name, name, size, digest, None)
 
     def _pause(self, failures: int) -> None:
         with self._wake:
