@@ -1,9 +1,10 @@
 """Telling somebody who is not looking: the operator's own command gets one JSON object on stdin.
 
-Sent on: a task failed or needs attention, a gate waits, a problem that needs a person (a rental
-that ends, a budget), and at the end: everything is done, or nothing moves without somebody. Never
-with log text or secrets: names, states and the reason as recorded. One message per subject and
-kind in `QUIET_S`; the command has `LIMIT_S`, and its failure is told once and stops nothing.
+Sent on: a task failed or needs attention, a gate waits, a rental ends, another problem needs a
+person, and at the end: everything is done, or nothing moves without somebody. Never log text:
+names, states and the reason as recorded, without the secrets that this process knows. One message
+per subject and kind in `QUIET_S`, and `MOST` of all in `WINDOW_S`; the command has `LIMIT_S`, and
+its failure is told once and stops nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import json
 import subprocess
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from runbook.engine.events import Info, Problem, TaskMoved
+from runbook.engine.events import Info, Problem, RentalEnding, TaskMoved
+from runbook.secrets import KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from runbook.engine.events import EngineEvent, Listener
     from runbook.views import RunResult
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the JSON object."""
 QUIET_S = 60.0
+MOST, WINDOW_S = 30, 600.0
+"""So many messages in so many seconds; the next one says how many were held back."""
 LIMIT_S = 30.0
 LEAVE_S = 5.0
 """How long the end of an engine waits for the last message to be handed over."""
@@ -43,7 +48,10 @@ class Notifier:
     command: Sequence[str]
     workspace: str
     listen: Listener
+    clock: Callable[[], float] = time.monotonic
     _sent: dict[tuple[str, str], float] = field(default_factory=dict)
+    _times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
+    _held_back: int = 0
     _queue: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
     _thread: threading.Thread | None = None
     _failed: bool = False
@@ -63,6 +71,8 @@ class Notifier:
         self.listen(event)
         if isinstance(event, TaskMoved) and event.state in KINDS:
             self.send(KINDS[event.state], event.task, event.reason)
+        elif isinstance(event, RentalEnding):
+            self.send("rental", event.task or "", f"{event.text} {event.hint}", host=event.role)
         elif isinstance(event, Problem):
             self.send("problem", event.task or "", f"{event.text} {event.hint}".strip())
 
@@ -73,23 +83,31 @@ class Notifier:
         elif result.outcome != "interrupted":
             self.send("stopped", "", f"{result.outcome}: {result.reason}")
 
-    def send(self, kind: str, task: str, reason: str) -> None:
-        """Queues a message, unless the same was sent a moment ago."""
+    def send(self, kind: str, task: str, reason: str, *, host: str = "") -> None:
+        """Queues a message, unless the same was sent a moment ago, or too many were."""
         if not self.command:
             return
-        now = time.monotonic()
-        if now - self._sent.get((kind, task), -QUIET_S) < QUIET_S:
+        now, subject = self.clock(), (kind, host or task)
+        if now - self._sent.get(subject, -QUIET_S) < QUIET_S:
             return
-        self._sent[kind, task] = now
-        self._queue.put(
-            {
-                "v": VERSION,
-                "kind": kind,
-                "task": task or None,
-                "reason": reason[:LONGEST],
-                "workspace": self.workspace,
-            }
-        )
+        # How it ended is always told.
+        full = len(self._times) == MOST and now - self._times[0] < WINDOW_S
+        if full and kind not in ("finished", "stopped"):
+            self._held_back += 1
+            return
+        self._sent[subject] = now
+        self._times.append(now)
+        message = {
+            "v": VERSION,
+            "kind": kind,
+            "task": task or None,
+            "host": host or None,
+            "reason": KNOWN.text(reason)[:LONGEST],
+            "workspace": self.workspace,
+            "held_back": self._held_back,
+        }
+        self._held_back = 0
+        self._queue.put(message)
 
     def _deliver(self) -> None:
         while (message := self._queue.get()) is not None:

@@ -56,5 +56,12 @@ class Problem:
     task: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalEnding(Problem):
+    """A machine will be taken away soon, or was, while something runs on it."""
+
+    role: str
+
+
 EngineEvent = TaskMoved | Progressed | LogGrew | Info | Problem
 Listener = Callable[[EngineEvent], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook.costs import HOUR, parse, spell
+from runbook.engine.events import RentalEnding
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -28,5 +29,9 @@ def warn_of_rentals(world: World, snapshot: Snapshot) -> None:
         if running:
             when = f"ends in {spell(left)}" if left > 0 else f"ended at {host.ends_at}"
             text = f"The rental of {host.role} {when}, and {', '.join(running[:4])} runs there."
-            hint = "Save what is only on that machine; a longer rental: `runbook host bind`."
-            world.warn_once(("rental", host.role, host.ends_at, str(step)), text, hint)
+            hint = (
+                "Save what is only on that machine; after renting it for longer: "
+                f"`runbook host rent {host.role} --ends-at TIME`."
+            )
+            key = ("rental", host.role, host.ends_at, str(step))
+            world.tell_once(key, RentalEnding(text=text, hint=hint, role=host.role))

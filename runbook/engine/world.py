@@ -95,9 +95,13 @@ class World:
 
     def warn_once(self, key: tuple[str, ...], text: str, hint: str = "", task: str = "") -> None:
         """A problem worth one line, however often it is seen."""
+        self.tell_once(key, Problem(text=text, hint=hint, task=task or None))
+
+    def tell_once(self, key: tuple[str, ...], event: EngineEvent) -> None:
+        """An event that is passed on once, however often it is seen."""
         if key not in self.told:
             self.told.add(key)
-            self.emit(Problem(text=text, hint=hint, task=task or None))
+            self.emit(event)
 
     def refuse(self, task: Task, text: str, hint: str = "") -> None:
         """A task cannot start as things are: said once, not tried again in this run."""
