@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, write_json
@@ -25,7 +25,7 @@ from dflash.plan_topology import plan_topology, splits
 from dflash.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dflash.plan_inputs import Machine
     from dflash.plan_topology import Split
     from dflash.run_plan import Plan, Types
+
+Made = TypeVar("Made")
 
 FILE = "calibration.json"
 STEPS = 3
@@ -157,8 +159,12 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     link = {} if alone else {"link_gb_s": _link_by_copy() if cuda else _link_by_gloo()}
     types, made = Types.of(config), plan(config)
     batches = [made.batches.micro_batch(n) for n in range(min(SAMPLE, made.batches.per_epoch))]
-    target_s, target_gib = _measure_target(config, made, types, batches)
-    drafter_s, optimiser_s, drafter_gib = _measure_drafter(config, made)
+    target_s, target_gib = _with_peak(
+        types.device, lambda: _measure_target(config, made, types, batches)
+    )
+    (drafter_s, optimiser_s), drafter_gib = _with_peak(
+        types.device, lambda: _measure_drafter(config, made)
+    )
     work = work_of(config)
     tokens = sum(batch.tokens for batch in batches)
     target = work.target.forward_flops(work.tokens, layers=work.target_layers, head=False)
@@ -196,8 +202,8 @@ def refuse_unequal(devices: Sequence[tuple[str, int]]) -> None:
 
 def _measure_target(
     config: TrainConfig, made: Plan, types: Types, batches: Sequence[MicroBatch]
-) -> tuple[float, float]:
-    """Seconds for these micro-batches, and the peak of memory in GiB."""
+) -> float:
+    """Seconds for these micro-batches."""
     import torch
 
     from dflash.feed import packed_states
@@ -218,12 +224,11 @@ def _measure_target(
     begin = mark(types.device)
     for batch in batches:
         forward(batch)
-    seconds = Span(begin, mark(types.device)).seconds
-    return seconds, _peak(types.device)
+    return Span(begin, mark(types.device)).seconds
 
 
-def _measure_drafter(config: TrainConfig, made: Plan) -> tuple[float, float, float]:
-    """Seconds of a micro-batch of mean size, of an optimiser step, and the peak in GiB."""
+def _measure_drafter(config: TrainConfig, made: Plan) -> tuple[float, float]:
+    """Seconds of a micro-batch of mean size, and of an optimiser step."""
     from dflash.drafter_run import DrafterRun
     from dflash.ranks import Role
     from dflash.run_plan import Types
@@ -266,7 +271,7 @@ def _measure_drafter(config: TrainConfig, made: Plan) -> tuple[float, float, flo
         run.mark = time.monotonic()
         one, three = run.seconds(1, STEPS), run.seconds(3, STEPS)
         micro = max((three - one) / 2, one / 10)
-        return micro, max(0.0, one - micro), _peak(run.types.device)
+        return micro, max(0.0, one - micro)
 
 
 class _Noise:
@@ -290,19 +295,20 @@ class _Noise:
         pass
 
 
-def _peak(device: torch.device) -> float:
-    """GiB at the worst moment since the last call; then everything is given back."""
+def _with_peak(device: torch.device, measure: Callable[[], Made]) -> tuple[Made, float]:
+    """What `measure` says, and GiB at its worst moment; all it held is free for the next one."""
     import gc
 
     import torch
 
+    made = measure()
     if device.type != "cuda":
-        return 0.0
-    found = torch.cuda.max_memory_reserved(device) / GIB
+        return made, 0.0
+    peak = torch.cuda.max_memory_reserved(device) / GIB
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    return found
+    return made, peak
 
 
 def _memory_gib(device: torch.device) -> float:
