@@ -68,6 +68,7 @@ def arguments() -> argparse.Namespace:
     add("--lr", type=float, default=1e-3)
     add("--layers", type=int, default=5)
     add("--block-size", type=int, default=8)
+    add("--attention", default="auto")
     add("--anchors", type=int, nargs="+", default=[128, 512])
     add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     add("--seeds", type=int, default=2)
@@ -112,6 +113,7 @@ def options_of(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "out": str(args.work / "runs" / name), "layers": args.layers,
         "block_size": args.block_size, "anchors_per_doc": int(anchors), "seed": int(seed),
         "batch_docs": args.batch_docs, "steps": args.steps, "lr": args.lr, "keep": 1,
+        "attention": args.attention,
         "save_every": max(1, args.steps // 5), "eval_docs": 64, "eval_prompts": 2,
         "eval_tokens": 32, **VARIANTS[variant],
     }  # fmt: skip
