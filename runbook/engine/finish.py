@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
+from runbook.serving.diagnosis import DIAGNOSIS
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 
 if TYPE_CHECKING:
@@ -214,6 +215,8 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))
     names = {cls.value, exact_class(attempt, cls)}
+    if attempt.evidence.get(DIAGNOSIS, {}).get("final"):
+        return None  # its own words: unchanged, it ends so again
     if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:
         return None
     pause = backoff_s(policy, attempt.number)

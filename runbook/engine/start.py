@@ -141,6 +141,7 @@ def begin(
         "done_when": _plain(plan.done_when),
         "ready_when": _plain(plan.ready_when),
         "ready_within_s": plan.ready_within_s,
+        **({"watch": dict(plan.watch)} if plan.watch else {}),
         "out": dict(plan.out),
     }
     if plan.job is None:
