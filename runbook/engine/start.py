@@ -156,6 +156,7 @@ def begin(
             "gpus": [name for name in task.resources if name.startswith("gpu:")],
             "grace_s": plan.job.grace_s,
             "secrets": list(task.definition.get("secrets") or ()),
+            "grants": [dict(grant) for grant in plan.job.grants],
         }
     to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
     with world.store.write(lease=world.lease) as tx:

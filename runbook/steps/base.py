@@ -101,6 +101,8 @@ class JobPlan:
     time_limit_s: float | None = None
     ports: tuple[int, ...] = ()
     grace_s: float = 20
+    grants: tuple[Mapping[str, Json], ...] = ()
+    """What `runbook.grants` issues for it when it is launched; as plain values, never the keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
