@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.completions import FAILED, INFLIGHT
 from dflash.errors import UsageError
 from dflash.files import write_json
 from dflash.objects import add_store_arguments, open_store, store_options
 from dflash.progress import Progress, write_out
 from dflash.put import Changed, Local, Sender, local_files, put
 from dflash.s3 import NoAnswer
+from dflash.sources import NOT_INPUT
 from dflash.syncing import for_each
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ EXAMPLE = """example:
   dflash sync completions s3://bucket/runs/a/completions --until manifest.json:complete
 
 Without --until it sends what is closed now, and ends."""
-OPEN_NAMES = (INFLIGHT, FAILED)
 OPEN_ENDS = (".partial", ".part", ".tmp")
 LONGEST_PAUSE_S = 60.0
 
@@ -133,7 +132,7 @@ class Growing:
         now, found = time.monotonic(), []
         for file in local_files(self._folder):
             name = file.name.rpartition("/")[2]
-            if name in OPEN_NAMES or name.endswith(OPEN_ENDS) or self._sent.get(file.name) == file:
+            if name in NOT_INPUT or name.endswith(OPEN_ENDS) or self._sent.get(file.name) == file:
                 continue
             known = self._seen.get(file.name)
             if known is None or known[0] != file:
