@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from remote import Host, JobStatus, RemoteError, Unreachable
@@ -18,6 +19,7 @@ from runbook.engine.logs import end_of_logs, live_of, mirror
 from runbook.engine.start import CONTROL, FOUND, launch
 from runbook.errors import CannotStart
 from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
+from runbook.forecast import RAN_S
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import RUNNING, TERMINAL
 
@@ -205,7 +207,16 @@ def evidence_of(status: JobStatus) -> Mapping[str, object]:
         "reason": status.reason,
         "pid": status.pid,
         "progress": dict(status.progress or {}),
+        **ran(status),
     }
+
+
+def ran(status: JobStatus) -> Mapping[str, float]:
+    """How long it ran by the host's own clock: it may have ended while nobody looked."""
+    if not (status.started_at and status.ended_at):
+        return {}
+    begun, ended = map(datetime.fromisoformat, (status.started_at, status.ended_at))
+    return {RAN_S: max(0.0, (ended - begun).total_seconds())}
 
 
 def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
