@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
-from runbook.serving.diagnosis import DIAGNOSIS
 from runbook.forecast import OUT
+from runbook.serving.diagnosis import DIAGNOSIS
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 from state.transitions import TERMINAL
 

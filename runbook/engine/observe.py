@@ -18,8 +18,8 @@ from runbook.engine.finish import finish, retry_reason, wait_before_retry
 from runbook.engine.logs import end_of_logs, live_of, mirror
 from runbook.engine.start import CONTROL, FOUND, launch
 from runbook.errors import CannotStart
-from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
 from runbook.forecast import RAN_S
+from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import RUNNING, TERMINAL
 

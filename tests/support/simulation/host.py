@@ -119,6 +119,10 @@ class SimulatedHost:
 
         return self._call(out)
 
+    def set_draining(self, address: str, *, on: bool) -> list[str]:
+        del on
+        return self._call(lambda _: [address])
+
     def read_file(self, path: str, limit: int) -> bytes:
         return self._call(lambda _: Path(path).read_bytes()[:limit])
 
@@ -147,6 +151,8 @@ class SimulatedHost:
         if name == "json_metric" and Path(args["path"]).exists():
             verdict, found = CHECKS[name](dict(args))
             return CheckResult(verdict=verdict, evidence=found)
+        if name == "server_load":  # it works, for as long as it lives
+            return CheckResult(verdict="pass", evidence={"moved": state.now})
         holds = alive if name == "process_alive" else self._in_memory(state, json.dumps(args))
         return CheckResult(verdict="pass" if holds else "fail", evidence={"simulated": True})
 
