@@ -20,6 +20,9 @@ class Ask(Protocol):
 class Person:
     """Whom the connections of this process ask."""
 
+    turn = 0
+    """Grows when the person may be asked again about keys that they gave up on."""
+
     def __init__(self) -> None:
         self.ask: Ask | None = None
 
@@ -30,3 +33,8 @@ PERSON = Person()
 def ask_by(ask: Ask | None) -> None:
     """From now on, passphrases are asked this way; by nobody, if None."""
     PERSON.ask = ask
+
+
+def ask_anew() -> None:
+    """A person did something: keys that they gave up on before may be asked about again."""
+    PERSON.turn += 1

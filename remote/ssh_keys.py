@@ -43,7 +43,7 @@ class Keyring:
     def __init__(self, person: Person = PERSON) -> None:
         self._person = person
         self._open: dict[tuple[Path, int], paramiko.PKey] = {}
-        self._given_up: set[tuple[Path, int]] = set()
+        self._given_up: dict[tuple[Path, int], int] = {}
         self._lock = threading.Lock()
 
     def key(self, path: Path) -> paramiko.PKey | None:
@@ -51,8 +51,8 @@ class Keyring:
         return self._open.get(_stamp(path))
 
     def refused(self, path: Path) -> bool:
-        """Whether a person was asked in vain; nobody is asked twice."""
-        return _stamp(path) in self._given_up
+        """Whether a person was asked in vain; nobody is asked twice in one turn."""
+        return self._given_up.get(_stamp(path)) == self._person.turn
 
     def unlock(self, files: Sequence[Path]) -> bool:
         """Asks for the passphrases of these files; whether one more of them is open now."""
@@ -65,7 +65,7 @@ class Keyring:
         if stamp in self._open:
             return True
         ask = self._person.ask
-        if ask is None or stamp in self._given_up:
+        if ask is None or self.refused(path):
             return False
         for turn in range(TRIES):
             passphrase = ask(path, turn > 0)
@@ -74,7 +74,7 @@ class Keyring:
             with contextlib.suppress(paramiko.SSHException, ValueError, TypeError, OSError):
                 self._open[stamp] = _load(path, passphrase.encode())
                 return True
-        self._given_up.add(stamp)
+        self._given_up[stamp] = self._person.turn
         return False
 
 

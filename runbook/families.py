@@ -51,16 +51,9 @@ class Family:
 
 def folded(tasks: Iterable[Task]) -> Iterator[Task | Family]:
     """Each task, or its whole family where the first of it stands."""
-    every = [task for task in tasks if not task.removed]
-    sizes = Counter(family_of(task.id) for task in every)
     grouped: dict[str, list[Task]] = {}
-    for task in every:
-        grouped.setdefault(family_of(task.id), []).append(task)
-    told: set[str] = set()
-    for task in every:
-        name = family_of(task.id)
-        if sizes[name] == 1:
-            yield task
-        elif name not in told:
-            told.add(name)
-            yield Family(name=name, tasks=tuple(grouped[name]))
+    for task in tasks:
+        if not task.removed:
+            grouped.setdefault(family_of(task.id), []).append(task)
+    for name, members in grouped.items():  # in the order of their first tasks
+        yield members[0] if len(members) == 1 else Family(name=name, tasks=tuple(members))

@@ -20,6 +20,7 @@ from runbook.placement import place
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
 from state import Event, Snapshot, Store, TaskState, open_store
+from state.reading import Known
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Reader:
     def __init__(self, workspace: Workspace, store: Store) -> None:
         self.workspace = workspace
         self.store = store
+        self._known = Known()
         self._version = store.data_version()
         self.expect_rev: int | None = None
         """The revision that the first write must find."""
@@ -81,7 +83,7 @@ class Reader:
 
     def snapshot(self) -> Snapshot:
         """The newest committed state."""
-        return self.store.snapshot()
+        return self.store.snapshot(self._known)
 
     def view(self) -> View:
         """Everything a front shows."""

@@ -10,26 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runbook.signs import SIGNS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-GLYPHS = {
-    "draft": "○",
-    "blocked": "○",
-    "ready": "◌",
-    "gated": "◆",
-    "active": "◐",
-    "verifying": "◐",
-    "done": "✓",
-    "failed": "✗",
-    "skipped": "–",
-    "stale": "≠",
-    "attention": "?",
-    "starting": "◐",
-    "serving": "●",
-    "unhealthy": "!",
-    "draining": "◐",
-}
 COLOURS = {
     "done": "32",
     "serving": "32",
@@ -120,7 +105,7 @@ def painted(text: str, state: str) -> str:
 
 def state_word(state: str) -> str:
     """Glyph and word of a state."""
-    return f"{GLYPHS.get(state, ' ')} {state}"
+    return f"{SIGNS.get(state, ' ')} {state}"
 
 
 def clean(text: str) -> str:

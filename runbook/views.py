@@ -56,6 +56,20 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint of a training run, as it lies on its host."""
+
+    path: str
+    step: int
+    size: int
+    """Bytes on its disk."""
+    latest: bool
+    """The one that a resume begins with."""
+    best: bool
+    """The one with the highest acceptance on held-out documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """How a run ended."""
 

@@ -6,7 +6,8 @@ import gc
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import is_not
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from state import journal
 from state.connection import reading
@@ -35,8 +36,9 @@ from state.model import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+Record = TypeVar("Record")
 OWN_META = ("workspace_id", "name", "title", "goal", "runbook_hash", "runbook_path")
 
 # Values that repeat a thousand times are looked up, not constructed: enums by dictionary, and
@@ -203,6 +205,43 @@ def meta_from(values: dict[str, str], schema_version: int) -> Meta:
     return Meta(**own, schema_version=schema_version, extra=extra)
 
 
+class Memo(Generic[Record]):
+    """Records made before, by id: a row that reads the same gives the same record.
+
+    Of ten thousand tasks a commit changes a few; making the others anew took nine tenths of the
+    time, in a thread that the screen has to share the interpreter with.
+    """
+
+    def __init__(self, make: Callable[[sqlite3.Row], Record]) -> None:
+        self._make = make
+        self._known: dict[str, tuple[tuple[object, ...], Record]] = {}
+        self._all: tuple[Record, ...] = ()
+
+    def records(self, rows: Iterable[sqlite3.Row]) -> tuple[Record, ...]:
+        """The records of these rows; the very same tuple as before when nothing changed."""
+        fresh: dict[str, tuple[tuple[object, ...], Record]] = {}
+        for row in rows:
+            values = tuple(row)
+            known = self._known.get(row["id"])
+            if known is None or known[0] != values:
+                known = (values, self._make(row))
+            fresh[row["id"]] = known
+        self._known = fresh
+        found = tuple(record for _, record in fresh.values())
+        if len(found) != len(self._all) or any(map(is_not, found, self._all)):
+            self._all = found
+        return self._all
+
+
+class Known:
+    """What one reader made of the tables that grow. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self.tasks = Memo(task_from)
+        self.attempts = Memo(attempt_from)
+        self.checks = Memo(check_from)
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Ten thousand new records are no garbage: looking through them costs half as much again."""
@@ -215,17 +254,18 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def read_snapshot(conn: sqlite3.Connection) -> Snapshot:
-    """Everything, as of one revision."""
+def read_snapshot(conn: sqlite3.Connection, known: Known | None = None) -> Snapshot:
+    """Everything, as of one revision. Of what is `known`, only changed rows become new records."""
+    known = known or Known()
     with reading(conn), uncollected():
         values = {row[0]: row[1] for row in conn.execute("SELECT key, value FROM meta")}
         version = conn.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()[0]
         return Snapshot(
             revision=journal.head(conn)[0],
             meta=meta_from(values, version),
-            tasks=tuple(map(task_from, conn.execute("SELECT * FROM task ORDER BY position, id"))),
-            attempts=tuple(map(attempt_from, conn.execute("SELECT * FROM attempt ORDER BY rowid"))),
-            checks=tuple(map(check_from, conn.execute(LATEST_CHECKS))),
+            tasks=known.tasks.records(conn.execute("SELECT * FROM task ORDER BY position, id")),
+            attempts=known.attempts.records(conn.execute("SELECT * FROM attempt ORDER BY rowid")),
+            checks=known.checks.records(conn.execute(LATEST_CHECKS)),
             hosts=tuple(map(host_from, conn.execute("SELECT * FROM host ORDER BY role"))),
             notes=tuple(map(note_from, conn.execute("SELECT * FROM note ORDER BY rowid"))),
             artifacts=tuple(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from state.filesystem import Mount
     from state.model import Event, Lease, Snapshot
+    from state.reading import Known
 
 
 class _TakenBack(Exception):
@@ -45,10 +46,10 @@ class Store:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """Everything, consistent, at one revision."""
+    def snapshot(self, known: Known | None = None) -> Snapshot:
+        """Everything, consistent, at one revision; `known` is what this caller read before."""
         with explained(self.path):
-            return read_snapshot(self._conn())
+            return read_snapshot(self._conn(), known)
 
     def revision(self) -> int:
         """The number of the last event."""

@@ -11,6 +11,9 @@ from remote.supervisor.base import INJECT, JSON
 
 PLACES = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin:/opt/bin:/usr/lib/wsl/lib"
 
+BUSY = "index,utilization.gpu,temperature.gpu"
+"""Asked apart: a card that does not tell these still tells the rest."""
+
 
 def program() -> str | None:
     path = os.environ.get("PATH", "") + ":" + PLACES
@@ -54,6 +57,11 @@ def gpus() -> list[JSON]:
         for index, name, uuid, total, used, driver, capability, pci in rows("gpu", names)
         if index.isdigit()
     ]  # fmt: skip
+    for index, load, heat in rows("gpu", BUSY) if found else []:
+        for gpu in found:
+            if str(gpu["index"]) == index:
+                gpu["utilization_pct"] = int(load) if load.isdigit() else None
+                gpu["temperature_c"] = int(heat) if heat.isdigit() else None
     for user in gpu_users() if found else []:
         for gpu in found:
             if gpu["index"] == user["gpu"]:

@@ -23,7 +23,7 @@ from runbook.reach import Dependants
 from runbook.sharing.contents import Contents
 from runbook.sharing.pull import Offer, Pulled
 from runbook.sharing.push import Pushed
-from runbook.views import NextAction, RunResult
+from runbook.views import Checkpoint, NextAction, RunResult
 from state import model
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -130,7 +130,6 @@ ANSWERS: tuple[Answer, ...] = (
         ("task", "text", "its id"),
         ("attempt", "text?", "whose output it is"),
         ("streams", "object", "`out`, `err` -> last lines, without control codes"),
-        ("diagnosis", "object?", "what ended a server: `kind`, `cause`, `next`, `line`, `final`"),
     )),
     Answer("results", "", _keys(
         ("tasks", "object", "id -> results and times"),
@@ -152,7 +151,6 @@ ANSWERS: tuple[Answer, ...] = (
         ("failed", "list", "ids of tasks that failed or need attention"),
     )),
     Answer("stop", "", MOVED),
-    Answer("restart", "", _keys(("result", "object", "how it ended", RunResult))),
     Answer("retry", "", MOVED),
     Answer("retry", "--all-failed", _keys(TASKS)),
     Answer("supersede", "", MOVED),
@@ -212,6 +210,9 @@ ANSWERS: tuple[Answer, ...] = (
         ("role", "text", "whose machine was tried"),
         ("survived", "truth", "whether everything held"),
         ("steps", "list", "in order", Step),
+    )),
+    Answer("checkpoints", "", _keys(
+        ("checkpoints", "list", "oldest first", Checkpoint),
     )),
     Answer("audit", "", _keys(
         ("path", "text", "the audit's folder on its host"),

@@ -77,9 +77,9 @@ def bind_command(
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         before = service.snapshot()
         binding = replace(
-            _binding(role, target, port, root, work, service.workspace),
+            binding_of(role, target, port, root, work, service.workspace),
             usd_per_hour=usd_per_hour,
-            ends_at=_moment(ends_at),
+            ends_at=moment_of(ends_at),
         )
         if dry_run:
             service.would.append(f"meet {target}, pin its key to {role} and record its facts")
@@ -126,7 +126,7 @@ def rent_command(
     if usd_per_hour is None and ends_at is None:
         raise RunbookError("Nothing to keep.", hint="Give --usd-per-hour, --ends-at, or both.")
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
-        binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=_moment(ends_at))
+        binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=moment_of(ends_at))
         if dry_run:
             tell_rehearsal(service, "host", as_json=as_json)
             return
@@ -137,7 +137,7 @@ def rent_command(
     report.line(f"{role}: {price}, {binding.ends_at or 'no end'}")
 
 
-def _moment(text: str | None) -> str | None:
+def moment_of(text: str | None) -> str | None:
     """A time that a person gave, as it is stored."""
     from state.ids import stamp
 
@@ -152,9 +152,10 @@ def _moment(text: str | None) -> str | None:
         ) from None
 
 
-def _binding(
+def binding_of(
     role: str, target: str, port: int, root: str, work: str, workspace: Workspace
 ) -> HostBinding:
+    """The record of what was said of a machine, with what was left unsaid filled in."""
     from state import HostBinding
 
     if target == "local":

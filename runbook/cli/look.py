@@ -56,6 +56,30 @@ def _cut(text: object) -> str:
     return report.clean(str(text))[:400]
 
 
+@click.command("checkpoints")
+@click.argument("task")
+@json_option
+@click.pass_obj
+def checkpoints_command(workspace: Path, task: str, as_json: bool) -> None:
+    """List the checkpoints of a training run as they lie on its host now.
+
+    Example: runbook checkpoints train
+    """
+    from runbook.service import Service
+
+    with Service.open(workspace) as service:
+        found = service.checkpoints(task)
+        if as_json:
+            answer("checkpoints", service.store.revision(), {"checkpoints": found})
+            return
+    if not found:
+        report.line("None yet.")
+    for one in found:
+        marks = ", ".join(name for name in ("latest", "best") if getattr(one, name))
+        size = f"{one.size / 1e9:.2f} GB"
+        report.line(f"{one.step:>8}  {size:>10}  {marks:<12}  {report.clean(one.path)}".rstrip())
+
+
 @click.command("events")
 @click.option("--match", default="", help="Words, or actor:NAME host:ROLE task:ID kind:KIND.")
 @click.option("--last", type=click.IntRange(1), default=50, help="How many. Default: 50.")

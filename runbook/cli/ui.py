@@ -39,9 +39,9 @@ def open_tui(workspace: Path, *, read_only: bool = False, autorun: bool = False)
     from runbook.workspace import find_workspace
 
     root = find_workspace(workspace).root  # a clear message before Textual takes the terminal
-    ask_by(None)  # a thread must not read the terminal while the screen has it
+    ask_by(None)  # a thread must not read the terminal while the screen has it; the screen asks
     gc.disable()  # nothing is garbage yet; the app turns it on once the first screen is there
-    from runbook.tui.app import run_tui
+    from runbook.tui.start import run_tui
 
     return run_tui(root, autorun=autorun, read_only=read_only)
 

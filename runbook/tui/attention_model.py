@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.reasons import OVER_BUDGET
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from runbook.tui import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,10 +49,13 @@ class Matter:
     choices: tuple[Choice, ...] = ()
 
 
+_OF_TASKS = frozenset({"attention", "unhealthy", "failed", "gated", "stale"})
+
+
 def matters(view: View, *, now: datetime) -> list[Matter]:
     """Everything, most urgent first."""
     found: list[Matter] = []
-    tasks = [task for task in view.snapshot.tasks if not task.removed]
+    tasks = [t for t in view.snapshot.tasks if t.state in _OF_TASKS and not t.removed]
     for make in (_lost, _unhealthy, _failed, _gate, _stale):
         found += [matter for task in tasks if (matter := make(view, task)) is not None]
     found += _hosts(view, now)
@@ -115,7 +119,7 @@ def _dead(view: View, task: Task, attempt: Attempt | None) -> Iterator[str]:
         yield f"lost: {attempt.lost_reason.replace('_', ' ')}"
     for name, value in attempt.evidence.items():
         if name != "survivors":
-            yield f"{name}: {_said(value)}"
+            yield f"{naming.words(name)}: {_said(value)}"
     for check in view.snapshot.checks_of(task.id):
         if check.verdict == "fail":
             yield f"{check.name} does not hold: {_said(check.evidence)}"
@@ -131,9 +135,7 @@ def _unhealthy(view: View, task: Task) -> Matter | None:
         speaks_against=tuple(_checks(view, task, "fail")),
         choices=(
             Choice(key="log", command=f"runbook logs {task.id}", means="why it does not answer"),
-            Choice(
-                key="restart", command=f"runbook restart {task.id}", means="it alone, once more"
-            ),
+            Choice(key="restart", command=f"runbook stop {task.id}", means="stop and start again"),
         ),
     )  # fmt: skip
 
@@ -215,10 +217,13 @@ def _hosts(view: View, now: datetime) -> Iterator[Matter]:
     for role in roles_of(view):
         host = bound.get(role)
         if host is None:
-            wanted = [t.id for t in view.snapshot.tasks if t.role == role and not t.removed]
-            open_ones = [n for n in wanted if view.snapshot.task(n).state not in model.FINISHED]
-            if open_ones:
-                yield _unbound(role, open_ones)
+            wanted = [
+                task.id
+                for task in view.snapshot.tasks
+                if task.role == role and task.state not in model.FINISHED and not task.removed
+            ]
+            if wanted:
+                yield _unbound(role, wanted)
         elif host.unreachable_since:
             yield _silent(view, host, now)
         else:
@@ -337,6 +342,6 @@ def rental(host: HostBinding) -> Mapping[str, Any]:
 
 def _said(value: Any) -> str:
     if isinstance(value, dict):
-        rows = [f"{fmt.clean(k)} {fmt.value(v)}" for k, v in list(value.items())[:6]]
+        rows = [naming.pair(k, v) for k, v in list(value.items())[:6]]
         return fmt.clean(", ".join(rows), most=300)
     return fmt.clean(fmt.value(value), most=300)

@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from runbook.families import Family, folded
 from runbook.reasons import STOPPED_BY
 from runbook.tui import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from runbook.views import View
@@ -47,11 +48,21 @@ class TaskRow:
     """A percentage while it runs, how long it took afterwards."""
 
 
-Row: TypeAlias = "PhaseRow | Task"
+FAMILY = "[]"
+"""Behind the name of a family, its key in the list: no task is called that."""
+MANY = 3
+"""A family of more than so many is one line until it is unfolded; a smaller one the reverse."""
+Row: TypeAlias = "PhaseRow | Family | Task"
 
 
-def rows(view: View, *, needle: str = "", trouble: bool = False) -> list[Row]:
-    """The rows in position order, under their phases; phases without a match are left out."""
+def rows(
+    view: View, *, needle: str = "", trouble: bool = False, toggled: Collection[str] = ()
+) -> list[Row]:
+    """The rows in position order, under their phases; phases without a match are left out.
+
+    Args:
+        toggled: families that a person folded or unfolded. What was searched for is never folded.
+    """
     phases: dict[str, list[Task]] = {}
     for task in view.snapshot.tasks:
         if not task.removed:
@@ -64,8 +75,33 @@ def rows(view: View, *, needle: str = "", trouble: bool = False) -> list[Row]:
             finished = sum(task.state in FINISHED for task in tasks)
             title = fmt.clean(titles.get(phase) or "") or phase_title(phase)
             out.append(PhaseRow(title=title, finished=finished, total=len(tasks)))
-            out.extend(shown)
+            out.extend(shown if needle or trouble else _families(shown, toggled))
     return out
+
+
+def _families(tasks: Iterable[Task], toggled: Collection[str]) -> Iterator[Row]:
+    for one in folded(tasks):
+        if not isinstance(one, Family) or is_folded(one, toggled):
+            yield one
+        else:
+            yield from one.tasks
+
+
+def is_folded(family: Family, toggled: Collection[str]) -> bool:
+    """Whether a family is shown as one line."""
+    return (len(family.tasks) > MANY) != (family.name in toggled)
+
+
+def key_of(row: Row) -> str | None:
+    """What names a row under the cursor; a phase has none."""
+    if isinstance(row, PhaseRow):
+        return None
+    return f"{row.name}{FAMILY}" if isinstance(row, Family) else row.id
+
+
+def families(view: View) -> dict[str, Family]:
+    """Every family by the name that the runbook file gives it."""
+    return {one.name: one for one in folded(view.snapshot.tasks) if isinstance(one, Family)}
 
 
 def look_of(view: View, task: Task) -> str:

@@ -1,10 +1,11 @@
-"""The only thread crossing: three threads with a service of their own, one queue to the screen.
+"""The only thread crossing: four threads with a service of their own, one queue to the screen.
 
 The engine advances the graph; the hands carry out what a key asked for (a stop may take as long as
-the slowest link); the eyes read: a locked or slow disk must not hold the keys. All only put facts
-on a queue, which the app empties ten times a second: nothing here calls into Textual, and a closed
-app is no error. All are daemons, because a blocked read on a dead link must not keep the terminal;
-the jobs live on their hosts.
+the slowest link); the eyes read: a locked or slow disk must not hold the keys; the scout fetches
+what a place wants to know, perhaps from a host that hangs, and no fact waits behind it. All only
+put facts on a queue, which the app empties ten times a second: nothing here calls into Textual, and
+a closed app is no error. All are daemons, because a blocked read on a dead link must not keep the
+terminal; the jobs live on their hosts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
 Call = Callable[[ServicePort], Any]
 Then = Callable[[Any], None]
-Source = Literal["engine", "hands", "eyes"]
+Source = Literal["engine", "hands", "eyes", "scout"]
 
 LOOK_S = 0.1
 """How often the eyes ask whether anybody wrote."""
 SLOW_S = 1.0
 """How often they look though no commit announced anything: another client's progress."""
+ANSWER_STEP_S = 0.25
+"""How soon whoever waits for a passphrase notices that the screen was closed."""
 REST = 3.0
 """A large graph is read less often: at most a quarter of the time goes into it."""
 
@@ -81,7 +85,17 @@ class Broke:
     """Who waits for the answer that will not come."""
 
 
-Told = EngineEvent | RunEnded | Carried | Seen | Looked | Broke
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassphraseWanted:
+    """A key file is locked: a person is asked, and a thread waits for what they type."""
+
+    path: Path
+    again: bool
+    """What was typed before did not open it."""
+    answer: SimpleQueue[str | None]
+
+
+Told = EngineEvent | RunEnded | Carried | Seen | Looked | Broke | PassphraseWanted
 
 
 class Bridge:
@@ -100,6 +114,7 @@ class Bridge:
         self._engine: threading.Thread | None = None
         self._hands: threading.Thread | None = None
         self._eyes: threading.Thread | None = None
+        self._scout: threading.Thread | None = None
         self._wanted: dict[str, tuple[Call, Then]] = {}
         self._curious = threading.Condition()
         self._pending = 0
@@ -129,7 +144,9 @@ class Bridge:
         """Begin to read the graph whenever somebody wrote."""
         if self._eyes is None:
             self._eyes = threading.Thread(target=self._see, name="eyes", daemon=True)
+            self._scout = threading.Thread(target=self._scouting, name="scout", daemon=True)
             self._eyes.start()
+            self._scout.start()
 
     def ask(
         self, command: str, call: Call, *, then: Then | None = None, otherwise: Then | None = None
@@ -163,6 +180,15 @@ class Bridge:
             told.append(fact)
         return told
 
+    def ask_passphrase(self, path: Path, again: bool) -> str | None:
+        """Called by whoever connects, on its own thread; None when the person gives none."""
+        answer: SimpleQueue[str | None] = SimpleQueue()
+        self._inbox.put(PassphraseWanted(path=path, again=again, answer=answer))
+        while not self._closed.is_set():
+            with suppress(Empty):
+                return answer.get(timeout=ANSWER_STEP_S)
+        return None
+
     def close(self, *, seconds: float = 2.0) -> None:
         """Ask all threads to end and wait a little. What they started goes on."""
         self._stop.set()
@@ -171,7 +197,7 @@ class Bridge:
         with self._curious:
             self._curious.notify()
         deadline = time.monotonic() + seconds
-        for thread in (self._engine, self._hands, self._eyes):
+        for thread in (self._engine, self._hands, self._eyes, self._scout):
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -206,16 +232,9 @@ class Bridge:
 
     def _see(self) -> None:
         reader: ReaderPort | None = None
-        service: ServicePort | None = None  # opened for the first look: it loads far more
         look_at, rest_until = time.monotonic() + SLOW_S, 0.0
         due, said = False, ""
-        while not self._closed.is_set():
-            for call, then in self._wishes():
-                try:
-                    service = service or self._opener()
-                    self._inbox.put(Looked(answer=call(service), then=then))
-                except Exception as error:  # noqa: BLE001  the boundary of this thread
-                    self._inbox.put(self._broke(error, "eyes"))
+        while not self._closed.wait(LOOK_S):
             began = time.monotonic()
             try:
                 reader = reader or self._reader()
@@ -229,14 +248,25 @@ class Bridge:
                 if broke.text != said:
                     self._inbox.put(broke)
                 said, rest_until = broke.text, time.monotonic() + SLOW_S
-        for one in (reader, service):
-            if one is not None:
-                one.close()
+        if reader is not None:
+            reader.close()
+
+    def _scouting(self) -> None:
+        service: ServicePort | None = None  # opened for the first look: it loads far more
+        while not self._closed.is_set():
+            for call, then in self._wishes():
+                try:
+                    service = service or self._opener()
+                    self._inbox.put(Looked(answer=call(service), then=then))
+                except Exception as error:  # noqa: BLE001  the boundary of this thread
+                    self._inbox.put(self._broke(error, "scout"))
+        if service is not None:
+            service.close()
 
     def _wishes(self) -> list[tuple[Call, Then]]:
         with self._curious:
             if not self._wanted and not self._closed.is_set():
-                self._curious.wait(LOOK_S)
+                self._curious.wait()
             wishes = list(self._wanted.values())
             self._wanted.clear()
         return wishes

@@ -50,7 +50,7 @@ class BoardCommands(Provider):
                 about = f"{one.state}, {fmt.clean(one.title)}"
                 found.append((f"Go to {fmt.clean(one.id)}", about, partial(_go, app, one.id)))
         found += [
-            (f"Host {fmt.clean(role)}", "its facts", partial(app.go_to_host, role))
+            (f"Host {fmt.clean(role)}", "its facts", partial(app.ways.go_to_host, role))
             for role in roles_of(view)
         ]
         found.append(("Theme", "other colours", app.action_change_theme))
@@ -59,7 +59,7 @@ class BoardCommands(Provider):
 
 
 def _go(app: RunbookApp, task: str) -> None:
-    app.go_back()
+    app.ways.go_back()
     app.board.go_to(task)
 
 

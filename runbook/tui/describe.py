@@ -14,6 +14,7 @@ from rich.text import Text
 
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from runbook.tui import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from runbook.views import View
     from state.model import Artifact, Attempt, CheckRun, Task
 
+_VERDICTS = {"pass": "holds", "fail": "does not hold", "unknown": "could not be asked"}
 MOST_ATTEMPTS = 4
 MOST_OUT = 12
 TIGHT = 56
@@ -152,7 +154,7 @@ def _figures(values: Mapping[str, Any], looks: Looks, width: int) -> Text:
     line = Text()
     for name, value in values.items():
         one = Text.assemble(
-            (f"{fmt.clean(name)} ", looks.inks.muted), (fmt.number(value), looks.inks.text)
+            (f"{naming.words(name)} ", looks.inks.muted), (fmt.number(value), looks.inks.text)
         )
         gap = "   " if line else ""
         if line.cell_len + len(gap) + one.cell_len > width:
@@ -235,7 +237,7 @@ def _sections(subject: Subject, looks: Looks) -> Iterator[tuple[str, list[Text]]
 
 def _pair(key: object, value: object, looks: Looks) -> Text:
     return Text.assemble(
-        (f"{fmt.clean(key)}  ", looks.inks.muted), (fmt.value(value), looks.inks.text)
+        (f"{naming.words(key)}  ", looks.inks.muted), (naming.quantity(key, value), looks.inks.text)
     )
 
 
@@ -307,10 +309,10 @@ def _check(check: CheckRun, subject: Subject, looks: Looks) -> Text:
     purpose = "" if check.purpose == "done" else f"{check.purpose}: "
     line = Text.assemble(
         (f"{glyph} ", ink),
-        (f"{purpose}{fmt.clean(check.name)}", inks.text),
-        (f"  {check.verdict}", ink),
+        (f"{purpose}{naming.words(check.name)}", inks.text),
+        (f"  {_VERDICTS.get(check.verdict, check.verdict)}", ink),
     )
-    found = ", ".join(f"{fmt.clean(k)} {fmt.value(v)}" for k, v in check.evidence.items())
+    found = ", ".join(naming.pair(k, v) for k, v in check.evidence.items())
     if found:
         line.append(f"  {found}", inks.muted if check.verdict == "pass" else inks.text)
     age = fmt.between(check.at, subject.now)
@@ -329,7 +331,8 @@ def _attempt_lines(attempt: Attempt, subject: Subject, looks: Looks) -> Iterator
     for key, value in attempt.evidence.items():
         if value not in ("", None, [], {}):
             yield Text.assemble(
-                (f"   {fmt.clean(key)}  ", inks.muted), (fmt.value(value), inks.text)
+                (f"   {naming.words(key)}  ", inks.muted),
+                (naming.quantity(key, value), inks.text),
             )
 
 

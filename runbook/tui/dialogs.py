@@ -133,4 +133,40 @@ class NameScreen(ModalScreen[str | None]):
         self.dismiss(None)
 
 
+class PassphraseScreen(ModalScreen[str | None]):
+    """The passphrase of a key, typed unseen and kept by nobody; None when none is given."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, path: str, *, again: bool) -> None:
+        super().__init__()
+        self._path, self.again = path, again
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(Text("A key is locked"), id="dialog-title")
+            wrong = "That did not open it. " if self.again else ""
+            said = (
+                f"{wrong}{self._path} wants its passphrase. It opens the key for as long as this "
+                "screen is open, and is written nowhere."
+            )
+            yield Static(fmt.text(said), id="dialog-body")
+            yield Input(placeholder="passphrase", password=True, id="dialog-input", compact=True)
+            yield Static(Text(_KEYS), id="dialog-keys")
+
+    def on_mount(self) -> None:
+        """Write at once."""
+        self.query_one(Input).focus()
+
+    @on(Input.Submitted)
+    def send(self, event: Input.Submitted) -> None:
+        """An empty line is no answer."""
+        event.stop()
+        self.dismiss(event.value or None)
+
+    def action_cancel(self) -> None:
+        """The key stays locked."""
+        self.dismiss(None)
+
+
 _KEYS = "enter sends, esc leaves everything as it is"

@@ -6,26 +6,28 @@ import locale
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runbook.signs import SIGNS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TASKS = {
-    "draft": "○ .",
-    "blocked": "○ .",
-    "ready": "◌ o",
-    "gated": "◆ @",
-    "active": "◐ >",
-    "starting": "◐ >",
-    "verifying": "◑ >",
-    "draining": "◑ >",
-    "serving": "● *",
-    "done": "✓ +",
-    "failed": "✗ x",
-    "stopped": "⊘ /",
-    "unhealthy": "✗ x",
-    "skipped": "– -",
-    "stale": "↺ ~",
-    "attention": "? ?",
+_PLAIN = {
+    "draft": ".",
+    "blocked": ".",
+    "ready": "o",
+    "gated": "@",
+    "active": ">",
+    "starting": ">",
+    "verifying": ">",
+    "draining": ">",
+    "serving": "*",
+    "done": "+",
+    "failed": "x",
+    "stopped": "/",
+    "unhealthy": "!",
+    "skipped": "-",
+    "stale": "~",
+    "attention": "?",
 }
 
 
@@ -39,6 +41,8 @@ class Glyphs:
     bad: str
     unknown: str
     arrow: str
+    folded: str
+    unfolded: str
     rule: str
     dot: str
     ellipsis: str
@@ -50,22 +54,26 @@ class Glyphs:
 
 FANCY = Glyphs(
     ascii_only=False,
-    states={name: pair.split()[0] for name, pair in _TASKS.items()},
+    states=SIGNS,
     ok="✓",
     bad="✗",
     unknown="?",
     arrow="▸",
+    folded="+",
+    unfolded="-",
     rule="─",
     dot="·",
     ellipsis="…",
 )
 PLAIN = Glyphs(
     ascii_only=True,
-    states={name: pair.split()[1] for name, pair in _TASKS.items()},
+    states=_PLAIN,
     ok="+",
     bad="x",
     unknown="?",
     arrow=">",
+    folded="+",
+    unfolded="-",
     rule="-",
     dot="-",
     ellipsis="~",

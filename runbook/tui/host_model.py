@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from runbook.placement import SHM as SHM_LEASE
+from runbook.placement import holders
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui.attention_model import rental
@@ -72,7 +74,7 @@ def sections(
         yield "memory", list(_memory(facts, looks, width))
         gpus = list(_gpus(facts, looks, width))
         yield "gpus", gpus or [Text("none that nvidia-smi shows", style=looks.inks.muted)]
-        yield SHM, list(_shm(facts, looks, width))
+        yield SHM, [*_shm(facts, looks, width), *_shm_leases(view, role, looks)]
         radar = list(_radar(facts.get("radar"), looks))
         if radar:
             yield "folders", radar
@@ -108,11 +110,15 @@ def _machine(host: HostBinding, view: View, looks: Looks, now: datetime) -> Iter
 
 
 def _clock(facts: Mapping[str, Any], looks: Looks) -> Text | None:
-    off = _number(facts.get("clock_offset_s"))
+    told = _mapping(facts.get("clock"))
+    off = _number(told.get("offset_s", facts.get("clock_offset_s")))
     if off is None:
         return None
-    bad = abs(off) > SKEW_S
+    unsure = _number(told.get("error_s")) or 0.0
+    bad = abs(off) - unsure > SKEW_S
     said = f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}"
+    if abs(off) <= unsure:
+        said = f"its clock agrees with ours, within {unsure:.1f} s"
     return Text(said, style=looks.inks.warn if bad else looks.inks.muted)
 
 
@@ -199,6 +205,19 @@ def _shm(facts: Mapping[str, Any], looks: Looks, width: int) -> Iterator[Text]:
         yield fmt.text(fmt.value(lease), looks.inks.muted)
 
 
+def _shm_leases(view: View, role: str, looks: Looks) -> Iterator[Text]:
+    """Who keeps how much of it, by the graph: what counts when the next task wants some."""
+    for task in holders(view.snapshot):
+        for name in task.resources if task.role == role else ():
+            if name.startswith(SHM_LEASE):
+                amount = name.removeprefix(SHM_LEASE)
+                size = fmt.size(int(amount)) if amount.isdigit() else fmt.clean(amount)
+                yield Text.assemble(
+                    (f"{fmt.clean(task.id)} ", looks.inks.text),
+                    (f"has {size} leased", looks.inks.muted),
+                )
+
+
 def _mounts(facts: Mapping[str, Any], looks: Looks) -> Iterator[Text]:
     """Those worth a look: slow, hung or remote ones first, then where work goes."""
     found = facts.get("mounts")
@@ -208,10 +227,12 @@ def _mounts(facts: Mapping[str, Any], looks: Looks) -> Iterator[Text]:
     real = [row for row in rows if _number(row.get("total_bytes")) or _verdict(row)]
     real.sort(key=lambda row: (not _verdict(row), -(_number(row.get("total_bytes")) or 0)))
     seen: set[tuple[Any, Any]] = set()
+    paths: set[Any] = set()
     shown = []
     for row in real:
         same = (row.get("total_bytes"), row.get("free_bytes"))
-        if same not in seen or _verdict(row):  # bind mounts of one disk are one disk
+        if same not in seen or (_verdict(row) and row.get("path") not in paths):
+            paths.add(row.get("path"))  # bind mounts of one disk are one disk
             seen.add(same)
             shown.append(row)
     for row in shown[:MOST_MOUNTS]:
@@ -235,9 +256,9 @@ def _verdict(row: Mapping[str, Any]) -> str:
     if row.get("verdict") not in (None, "", "ok", "fast"):
         return fmt.clean(row["verdict"])
     if row.get("slow"):
-        return "slow: keep environments and models off it"
+        return "slow: no environments or models on it"
     if row.get("network"):
-        return "over the network: keep environments off it"
+        return "network: no environments on it"
     return "read-only" if row.get("read_only") and row.get("error") else ""
 
 
@@ -247,14 +268,25 @@ def _radar(rows: Any, looks: Looks) -> Iterator[Text]:
     for row in rows if isinstance(rows, list) else ():
         one = _mapping(row)
         said = fmt.clean(one.get("verdict") or "unknown")
-        good = said == "ok"
-        mark = glyphs.ok if good else glyphs.unknown if said == "unknown" else glyphs.bad
+        why = fmt.clean(one["why"]) if one.get("why") else ""
+        good, open_ = said == "ok", said == "unknown"
+        mark = glyphs.ok if good else glyphs.dot if open_ else glyphs.bad
+        rate = _number(one.get("read_bytes_s"))
+        word = f"fast, reads {fmt.size(rate)}/s" if good and rate else "fast" if good else said
+        if open_:
+            word, why = (
+                ("empty, so not measured yet", "") if _absent(one) else ("not measured", why)
+            )
         yield Text.assemble(
-            (f"{mark} ", inks.ok if good else inks.warn),
+            (f"{mark} ", inks.ok if good else inks.muted if open_ else inks.warn),
             (f"{fmt.clean(one.get('path'))}  ", inks.text),
-            (said, inks.muted if good else inks.warn),
-            (f"  {fmt.clean(one['why'])}" if one.get("why") else "", inks.muted),
+            (word, inks.muted if good or open_ else inks.warn),
+            (f"  {why}" if why else "", inks.muted),
         )
+
+
+def _absent(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("absent")) or "nothing there" in str(row.get("why") or "")
 
 
 def _warnings(facts: Mapping[str, Any], looks: Looks) -> Iterator[Text]:

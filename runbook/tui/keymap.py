@@ -77,8 +77,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="restart", keys="ctrl+r", shown="^r", action="restart", label="Restart", group=RUN,
-        writes=True, help="Drain a server, stop it, start it again; asks for its name",
-        cli="runbook restart {task}",
+        writes=True, help="Stop a server, then start it again; asks for its name",
+        cli="runbook stop {task}",
     ),
     Key(
         id="skip", keys="s", shown="s", action="skip", label="Skip", group=RUN, writes=True,
@@ -122,6 +122,10 @@ KEYS: tuple[Key, ...] = (
     Key(
         id="shell", keys="S", shown="S", action="shell", label="Shell", group=RUN, writes=True,
         help="A shell on the machine; exit comes back", cli="runbook host shell ROLE",
+    ),
+    Key(
+        id="undo", keys="z", shown="z", action="undo", label="Undo", group=RUN, writes=True,
+        help="Take back the last skip, claim or release done here",
     ),
     Key(
         id="down", keys="j,down", shown="j ↓", action="move(1)", label="Down", group=MOVE,
@@ -177,6 +181,10 @@ KEYS: tuple[Key, ...] = (
         cli="runbook status",
     ),
     Key(
+        id="fold", keys="space", shown="space", action="fold", label="Fold", group=LOOK,
+        help="Show a family of tasks as one line, or each of them", scope="board",
+    ),
+    Key(
         id="cursor_follow", keys="F", shown="F", action="cursor_follow", label="Go along",
         group=LOOK, help="Let the cursor follow the running task", scope="board",
     ),
@@ -219,6 +227,10 @@ KEYS: tuple[Key, ...] = (
         help="Copy the command below to the clipboard",
     ),
     Key(
+        id="deeds", keys="at", shown="@", action="deeds", label="Commands", group=LOOK,
+        help="The commands of all that was done here, with what came of each",
+    ),
+    Key(
         id="copy_output", keys="Y", shown="Y", action="copy_output", label="Copy out", group=LOOK,
         help="Copy the lines of the log that are shown",
     ),
@@ -237,7 +249,7 @@ KEYS: tuple[Key, ...] = (
     *(
         Key(
             id=f"place_{place.id}", keys=str(number), shown=str(number),
-            action=f"place('{place.id}')", label=place.short, group=GO, help=place.help,
+            action=f"place('{place.id}')", label=place.title, group=GO, help=place.help,
             cli=place.cli,
         )
         for number, place in enumerate(PLACES, start=1)

@@ -16,8 +16,6 @@ class Place:
 
     id: str
     title: str
-    short: str
-    """For narrow terminals."""
     help: str
     cli: str = ""
 
@@ -29,23 +27,23 @@ class Place:
 
 
 PLACES = (
-    Place(id="board", title="Board", short="Board", help="All tasks, and what to do next",
+    Place(id="board", title="Board", help="All tasks, and what to do next",
           cli="runbook status"),
-    Place(id="task", title="Task", short="Task", help="One task: definition, attempts, checks",
+    Place(id="task", title="Task", help="One task: definition, attempts, checks",
           cli="runbook status {task}"),
-    Place(id="log", title="Log", short="Log", help="Its output, a million lines of it",
+    Place(id="log", title="Log", help="Its output, a million lines of it",
           cli="runbook logs {task}"),
-    Place(id="hosts", title="Hosts", short="Hosts", help="The machines: GPUs, memory, mounts",
+    Place(id="hosts", title="Hosts", help="The machines: GPUs, memory, mounts",
           cli="runbook host list"),
-    Place(id="training", title="Training", short="Train", help="Loss, accuracy, speed, waits",
+    Place(id="training", title="Train", help="Loss, accuracy, speed, waits",
           cli="runbook results"),
-    Place(id="data", title="Data", short="Data", help="What the audit found, with samples",
+    Place(id="data", title="Data", help="What the audit found, with samples",
           cli="runbook audit TASK"),
-    Place(id="attention", title="Attention", short="Alerts",
+    Place(id="attention", title="Attention",
           help="What waits for you, with the evidence", cli="runbook next"),
-    Place(id="timeline", title="Timeline", short="Events", help="Every event, newest first",
+    Place(id="timeline", title="Timeline", help="Every event, newest first",
           cli="runbook events"),
-    Place(id="handoff", title="Hand-off", short="Brief",
+    Place(id="handoff", title="Hand-off",
           help="What the next operator reads; notes, decisions", cli="runbook brief"),
 )  # fmt: skip
 

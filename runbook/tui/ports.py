@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.engine.events import Listener
-    from runbook.views import RunResult, View
+    from runbook.views import Checkpoint, RunResult, View
     from runbook.workspace import Workspace
-    from state.model import Event
+    from state.model import Event, HostBinding
 
 
 class ReaderPort(Protocol):
@@ -50,9 +50,6 @@ class ServicePort(ReaderPort, Protocol):
     def stop(self, task: str) -> Any:
         """Stop the running attempt of a task and verify that it is gone."""
 
-    def restart(self, task: str) -> Any:
-        """Have a server drained, stopped and started again by whoever advances the graph."""
-
     def retry(self, task: str) -> Any:
         """Make a failed task ready for a new attempt."""
 
@@ -83,11 +80,17 @@ class ServicePort(ReaderPort, Protocol):
     def verify(self, task_ids: Collection[str] = ()) -> Any:
         """Run the recorded checks of done tasks again."""
 
+    def bind(self, role: str, binding: HostBinding, *, accept_fingerprint: str = "") -> Any:
+        """Put a machine behind a role; it is met before anything changes."""
+
     def probe(self, role: str) -> Any:
         """Ask a machine for its facts and record them."""
 
     def audit(self, task: str) -> Mapping[str, Any]:
         """What an audit wrote on its host: its report and its samples."""
+
+    def checkpoints(self, task: str) -> Sequence[Checkpoint]:
+        """The checkpoints of a training run, as they lie on its host."""
 
     def events(
         self, *, after: int = 0, limit: int = 1000, task: str | None = None

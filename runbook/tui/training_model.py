@@ -10,13 +10,14 @@ from rich.text import Text
 
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from runbook.tui import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from runbook.tui.describe import Looks
     from runbook.tui.metrics import Metrics
-    from runbook.views import View
+    from runbook.views import Checkpoint, View
     from state.model import Task
 
 SPEEDS = ("tok_s", "tokens_per_s", "tok/s")
@@ -97,9 +98,16 @@ def thinned(curve: Curve, most: int) -> tuple[list[float], list[float]]:
 
 
 def figures(
-    view: View, task: Task, metrics: Metrics, looks: Looks, *, width: int
+    view: View,
+    task: Task,
+    metrics: Metrics,
+    looks: Looks,
+    *,
+    width: int,
+    found: Sequence[Checkpoint] = (),
+    most: int = 3,
 ) -> Iterator[Text]:
-    """The numbers that the plots do not show exactly."""
+    """The numbers that the plots do not show exactly, and at most so many checkpoints."""
     inks = looks.inks
     state = model.look_of(view, task)
     line = Text.assemble((f"{looks.glyphs.state(state)} {state}", inks.state(state)))
@@ -115,7 +123,11 @@ def figures(
     yield line
     yield _numbers(latest.get("metrics"), looks, width)
     yield _waits(latest.get("metrics"), looks)
-    yield _checkpoints(task, metrics, looks)
+    yield gpu_line(view, task, looks, width=width)
+    if found:
+        yield from checkpoint_lines(found, looks, most=most)
+    else:
+        yield _expected(task, metrics, looks)
 
 
 def _numbers(values: object, looks: Looks, width: int) -> Text:
@@ -124,7 +136,7 @@ def _numbers(values: object, looks: Looks, width: int) -> Text:
         if isinstance(value, list) or (name.endswith("_s") and name != "tok_s"):
             continue
         one = Text.assemble(
-            (f"{fmt.clean(name)} ", looks.inks.muted), (fmt.number(value), looks.inks.text)
+            (f"{naming.words(name)} ", looks.inks.muted), (fmt.number(value), looks.inks.text)
         )
         if line.cell_len + one.cell_len + 3 > width:
             break
@@ -148,8 +160,8 @@ def _waits(values: object, looks: Looks) -> Text:
     return line
 
 
-def _checkpoints(task: Task, metrics: Metrics, looks: Looks) -> Text:
-    """Where the newest one is; before the end, where it must be by now."""
+def _expected(task: Task, metrics: Metrics, looks: Looks) -> Text:
+    """Before the host was asked: what is known of checkpoints from here."""
     known = task.out.get("checkpoint")
     if known:
         step = task.out.get("step")
@@ -165,6 +177,50 @@ def _checkpoints(task: Task, metrics: Metrics, looks: Looks) -> Text:
         said = f"every {every} steps, the last at {last}" if last else f"the first at step {every}"
         return Text.assemble(("checkpoints ", looks.inks.muted), (said, looks.inks.text))
     return Text()
+
+
+def checkpoint_lines(found: Sequence[Checkpoint], looks: Looks, *, most: int) -> Iterator[Text]:
+    """The newest, and the best wherever it stands: step, size, path."""
+    inks = looks.inks
+    shown = list(found[-most:])
+    best = next((one for one in found if one.best), None)
+    if best is not None and best not in shown and most > 1:
+        shown = [best, *shown[1:]]
+    more = len(found) - len(shown)
+    for one in reversed(shown):
+        marks = " and ".join(word for word in ("latest", "best") if getattr(one, word))
+        line = Text.assemble(
+            ("checkpoint ", inks.muted),
+            (f"step {one.step:,}  {fmt.size(one.size):>9}  ", inks.text),
+            (f"{marks}  " if marks else "", inks.ok if one.best else inks.busy),
+            (fmt.clean(one.path), inks.muted),
+        )
+        if one is shown[0] and more:
+            line.append(f"  and {more} more", inks.muted)
+        if best is not None and best not in shown:
+            line.append(f", best at {best.step:,}", inks.ok)
+        yield line
+
+
+def gpu_line(view: View, task: Task, looks: Looks, *, width: int) -> Text:
+    """Memory and load of the GPUs of its machine, as they were when it was last probed."""
+    host = model.host_of(view, task)
+    found = host.facts.get("gpus") if host is not None else None
+    line = Text()
+    for gpu in found if isinstance(found, list) else ():
+        one = gpu if isinstance(gpu, dict) else {}
+        used, total, load = (
+            one.get(name) for name in ("used_bytes", "memory_bytes", "utilization_pct")
+        )
+        said = Text.assemble((f"gpu {fmt.clean(one.get('index', '?'))} ", looks.inks.muted))
+        if isinstance(load, int | float):
+            said.append(f"{load:.0f}% busy ", looks.inks.text)
+        if isinstance(used, int | float) and isinstance(total, int | float):
+            said.append(f"{fmt.size(used)} of {fmt.size(total)}", looks.inks.text)
+        if line.cell_len + said.cell_len + 3 > width:
+            break
+        line.append("   " if line else "").append_text(said)
+    return line
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:

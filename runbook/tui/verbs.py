@@ -3,119 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
-from runbook.errors import RunbookError
-from runbook.tui import board_model as model
+from remote.passphrases import ask_anew
+from runbook.tui.deeds import DONE, Undo
 from runbook.tui.dialogs import AskScreen, NameScreen
-from runbook.tui.keymap import BY_ID
+from runbook.tui.machines import MachineVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-    from runbook.tui.app import RunbookApp
     from runbook.tui.ports import ServicePort
-    from runbook.views import View
     from state.model import Task
 
-OWN_LIMIT_S = 180.0
-"""For a machine that is met for the first time."""
 
-_VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
-    "stop": (lambda task: task.state in model.OPEN, "does not run"),
-    "retry": (
-        lambda task: task.state in model.RETRIABLE or model.is_stopped(task),
-        "did not fail",
-    ),
-    "restart": (
-        lambda task: task.kind == "service" and task.state in model.OPEN,
-        "is no running server",
-    ),
-    "skip": (lambda task: task.state in model.SKIPPABLE, "cannot be skipped any more"),
-    "approve": (
-        lambda task: task.state == "gated" and not model.is_stopped(task),
-        "waits for nobody's yes",
-    ),
-    "verify": (lambda task: task.state == "done", "is verified when it is done"),
-    "until": (lambda task: task.state not in model.FINISHED, "needs no run"),
-    "only": (lambda task: task.state not in model.FINISHED, "needs no run"),
-}
-
-
-def refusal(verb: str, task: Task | None, *, read_only: bool) -> str:
-    """Why a verb does not apply to a task; empty when it does."""
-    if read_only and BY_ID[verb].writes:
-        return "Read-only: this screen only looks. Start `runbook tui` without --read-only to act."
-    if verb not in _VERBS:
-        return ""
-    if task is None:
-        return "No task is selected."
-    applies, otherwise = _VERBS[verb]
-    return "" if applies(task) else f"{task.id} is {task.state}: it {otherwise}."
-
-
-def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs: bool) -> list[str]:
-    """The keys worth showing for this task, most wanted first."""
-    keys = []
-    if not read_only:
-        if not engine_runs and view.next.verb != "nothing":
-            keys.append("run")
-        keys += [
-            verb
-            for verb in ("approve", "retry", "stop", "skip")
-            if not refusal(verb, task, read_only=False)
-        ]
-    return [*keys, "palette", "copy", "help", "quit"]
-
-
-def suggested(view: View, task: Task | None) -> str:
-    """The one command that fits the task under the cursor best."""
-    if task is None:
-        return "runbook status"
-    state = task.state
-    key = (
-        "retry" if state in model.RETRIABLE or model.is_stopped(task)
-        else "approve" if state == "gated"
-        else "follow" if state in model.OPEN
-        else "log" if view.snapshot.latest_attempt(task.id) is not None
-        else "run"
-    )  # fmt: skip
-    return BY_ID[key].command(task.id)
-
-
-def planned(task: str) -> Callable[[ServicePort], tuple[str, ...]]:
-    """Asks what a task will do; what cannot be said yet is said so."""
-
-    def call(service: ServicePort) -> tuple[str, ...]:
-        try:
-            return tuple(service.plan_task(task))
-        except Exception as error:  # noqa: BLE001  a preview must not end anything
-            return (f"cannot be said yet: {error}",)
-
-    return call
-
-
-def own_command(service: ServicePort, *words: str) -> str:
-    """Runs one of our own verbs, whose checks and messages are not repeated here."""
-    argv = [sys.executable, "-m", "runbook", "-w", str(service.workspace.root), *words]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        timeout=OWN_LIMIT_S,
-    )  # fmt: skip
-    if done.returncode:
-        first, _, rest = done.stderr.strip().partition("\n")
-        message = first.removeprefix("runbook: ") or f"It ended with {done.returncode}."
-        raise RunbookError(message, hint=" ".join(rest.split()))
-    return done.stdout
-
-
-class Verbs:
+class Verbs(MachineVerbs):
     """Carries the keys of the group Run from the places to the bridge."""
-
-    def __init__(self, app: RunbookApp) -> None:
-        self._app = app
 
     # --- running ------------------------------------------------------------------------------
 
@@ -138,11 +41,13 @@ class Verbs:
 
     def _start(self, command: str, *, until: str | None = None, only: Collection[str] = ()) -> None:
         if self._app.bridge.start_engine(until=until, only=only):
-            self._app.hush()
-            self._app.did(command)
+            ask_anew()
+            self._app.deeds.begin(command, self._app.now()).outcome = DONE
+            self._app.voice.hush()
+            self._app.voice.did(command)
             self._app.redraw()
         else:
-            self._app.tell("It runs already; it stops at the next gate, failure, or the end.")
+            self._app.voice.tell("It runs already; it stops at the next gate, failure, or the end.")
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -160,27 +65,27 @@ class Verbs:
         self._after(screen, f"runbook stop {task.id}", lambda service: service.stop(task.id))
 
     def restart(self, task: Task | None) -> None:
-        """Have a server drained, stopped, verified and started again."""
+        """Stop a server, verify it, make it ready, and go on."""
         if self.refused("restart", task):
             return
         assert task is not None
         screen = NameScreen(
             f"Restart {task.id}?",
-            f"{task.title}, on {self._where(task)}. It gets no new requests and has a "
-            "minute for those it has; then it is stopped, verified, and started again as a new "
-            "attempt. Other servers go on.",
+            f"{task.title}, on {self._where(task)}. What it is answering breaks off; it is "
+            "stopped, verified, and started again as a new attempt.",
             name=task.id,
         )
 
         def call(service: ServicePort) -> None:
-            service.restart(task.id)
+            service.stop(task.id)
+            service.retry(task.id)
 
-        command = f"runbook restart {task.id}"
+        command = f"runbook stop {task.id} && runbook retry {task.id} && runbook run"
         self._after(screen, command, call, then=lambda _answer: self._go_on(command))
 
     def _go_on(self, command: str) -> None:
         if self._app.bridge.start_engine():
-            self._app.did(command)
+            self._app.voice.did(command)
 
     def retry(self, task: Task | None) -> None:
         """A new attempt for a failed task."""
@@ -213,7 +118,8 @@ class Verbs:
         if self.refused("skip", task):
             return
         assert task is not None
-        key = self._app.table.of("retry").shown
+        key = self._app.table.of("undo").shown
+        undo = Undo(command=f"runbook retry {task.id}", call=lambda service: service.retry(task.id))
         self._app.push_screen(
             AskScreen(
                 f"Skip {task.id}?",
@@ -224,6 +130,7 @@ class Verbs:
             lambda why: None if not why else self._send(
                 f"runbook skip {task.id} --reason {shlex.quote(why)}",
                 lambda service: service.skip(task.id, why),
+                undo=undo,
             ),
         )  # fmt: skip
 
@@ -272,10 +179,23 @@ class Verbs:
         view = self._app.view
         holder = next((c.holder for c in view.snapshot.claims if c.subject == name), "")
         mine = holder == self._app.service.actor and view.claims.get(name, 0) > 0
-        if mine:
-            self._send(f"runbook release {name}", lambda service: service.release(name))
-        else:
-            self._send(f"runbook claim {name}", lambda service: service.claim(name))
+        keep = Undo(command=f"runbook claim {name}", call=lambda service: service.claim(name))
+        give = Undo(command=f"runbook release {name}", call=lambda service: service.release(name))
+        wanted, back = (give, keep) if mine else (keep, give)
+        self._send(wanted.command, wanted.call, undo=back)
+
+    def undo(self) -> None:
+        """Take back the last thing done here that can be."""
+        if self.refused("undo", None):
+            return
+        undo = self._app.deeds.take_back()
+        if undo is None:
+            self._app.voice.tell(
+                "Nothing to take back. A skip, a claim and a release can be; "
+                f"{self._app.table.of('retry').shown} runs a stopped task again."
+            )
+            return
+        self._send(undo.command, undo.call)
 
     def verify(self, task: Task | None) -> None:
         """Run the recorded checks of a done task again."""
@@ -285,92 +205,8 @@ class Verbs:
         self._send(
             f"runbook verify {task.id}",
             lambda service: service.verify((task.id,)),
-            then=lambda found: self._app.tell(_verified(task.id, found)),
+            then=lambda found: self._app.voice.tell(_verified(task.id, found)),
         )
-
-    # --- machines -----------------------------------------------------------------------------
-
-    def bind(self, role: str | None) -> None:
-        """Say which machine plays a role; it is met before anything changes."""
-        if self.refused("bind", None) or self._no_role(role):
-            return
-        self._app.push_screen(
-            AskScreen(
-                f"Which machine plays {role}?",
-                "user@address (with -P PORT if it is not 22), or local for this machine. It is "
-                "asked for its facts, and its key is pinned, before anything changes.",
-                hint="local",
-                needed=True,
-            ),
-            lambda said: None if not said else self._send(
-                f"runbook host bind {role} {said}",
-                lambda service: own_command(service, "host", "bind", str(role), *said.split()),
-                then=lambda _said: self._app.tell(f"{role} is {said}."),
-            ),
-        )  # fmt: skip
-
-    def _no_role(self, role: str | None) -> bool:
-        if role is None:
-            self._app.tell("No machine belongs to this; 4 lists them.")
-        return role is None
-
-    def probe(self, role: str | None) -> None:
-        """Ask a machine for its facts, off the screen's thread."""
-        if self.refused("probe", None) or self._no_role(role):
-            return
-        assert role is not None
-        self._send(f"runbook host probe {role}", lambda service: service.probe(role))
-
-    def reconcile(self) -> None:
-        """Look again, for certain, at what may run."""
-        if not self.refused("reconcile", None):
-            self._send(
-                "runbook reconcile",
-                lambda service: service.reconcile(),
-                then=lambda seen: self._app.tell(f"Looked at {len(seen)} attempts."),
-            )
-
-    def shell(self, role: str | None) -> None:
-        """A shell on the machine behind a role; the screen comes back when it ends."""
-        if self.refused("shell", None) or self._no_role(role):
-            return
-        assert role is not None
-        self._app.suspend_for(f"runbook host shell {role}", ("host", "shell", role))
-
-    # --- inside -------------------------------------------------------------------------------
-
-    def _where(self, task: Task) -> str:
-        attempt = self._app.view.snapshot.latest_attempt(task.id)
-        return attempt.host if attempt is not None else task.role or "its host"
-
-    def refused(self, verb: str, task: Task | None) -> bool:
-        """Whether it does not apply; then the person was told why."""
-        why = refusal(verb, task, read_only=self._app.read_only)
-        if why:
-            self._app.tell(why)
-        return bool(why)
-
-    def _after(
-        self,
-        screen: NameScreen,
-        command: str,
-        call: Callable[[ServicePort], object],
-        *,
-        then: Callable[[Any], None] | None = None,
-    ) -> None:
-        self._app.push_screen(
-            screen, lambda yes: None if yes is None else self._send(command, call, then=then)
-        )
-
-    def _send(
-        self,
-        command: str,
-        call: Callable[[ServicePort], object],
-        *,
-        then: Callable[[Any], None] | None = None,
-    ) -> None:
-        self._app.did(command, pending=True)
-        self._app.bridge.ask(command, call, then=then)
 
 
 def _verified(task: str, found: Any) -> str:

@@ -1,12 +1,14 @@
-"""Verbs on data: what an audit wrote, brought from its host once for each attempt."""
+"""Verbs on data: what audits and training runs left on their hosts."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from runbook.errors import RunbookError
 from runbook.verbs.base import Writer
+from runbook.views import Checkpoint
 from state import TaskState
 
 if TYPE_CHECKING:
@@ -15,9 +17,21 @@ if TYPE_CHECKING:
 
     from state import Task
 
+STEP = re.compile(r"step-\d{1,12}")
 REPORT_BYTES = 4 << 20
 SAMPLES_BYTES = 16 << 20
 """The audit keeps few samples; a longer file is somebody else's."""
+
+
+CHECKPOINTS_S = 60.0
+_LIST = """
+cd -- "$1" 2>/dev/null || exit 4
+for folder in step-*; do [ -d "$folder" ] && du -sk -- "$folder"; done
+for mark in latest best; do
+  [ -f "$mark" ] && printf '%s %s\\n' "$mark" "$(head -c 200 "$mark")"
+done
+exit 0
+"""
 
 
 class DataVerbs(Writer):
@@ -48,6 +62,45 @@ class DataVerbs(Writer):
             if task.state in (TaskState.DONE, TaskState.FAILED, TaskState.STALE):
                 _keep(kept, found)
         return found
+
+    def checkpoints(self, task_id: str) -> tuple[Checkpoint, ...]:
+        """The checkpoints of a training run as they lie on its host now, oldest first.
+
+        Raises:
+            RunbookError: the task trains nothing, or did not begin.
+            RemoteError: its host does not answer.
+        """
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        attempt = snapshot.latest_attempt(task_id)
+        folder = str((attempt.detail.get("out") or {}).get("path", "")) if attempt else ""
+        if task.step != "train" or not folder:
+            raise RunbookError(
+                f"`{task_id}` has no checkpoints: it is a {task.step} step, {task.state}.",
+                hint="`train` steps have, once they began.",
+            )
+        host = self._hosts.of_role(snapshot, task.role or "")
+        argv = ["sh", "-c", _LIST, "sh", folder]
+        answer = host.transport.run(argv, timeout=CHECKPOINTS_S)
+        return listed(folder, answer.out.decode("utf-8", "replace"))
+
+
+def listed(folder: str, text: str) -> tuple[Checkpoint, ...]:
+    """What the listing on the host says; odd lines are passed over."""
+    marks, found = {}, {}
+    for line in text.splitlines():
+        first, _, rest = line.partition("\t" if "\t" in line else " ")
+        if first in ("latest", "best"):
+            marks[first] = rest.strip()
+        elif first.isdigit() and STEP.fullmatch(rest.strip()):
+            found[rest.strip()] = int(first) * 1024
+    return tuple(
+        Checkpoint(
+            path=f"{folder}/{name}", step=int(name.removeprefix("step-")), size=found[name],
+            latest=marks.get("latest") == name, best=marks.get("best") == name,
+        )
+        for name in sorted(found)
+    )  # fmt: skip
 
 
 def _nothing(task: Task) -> RunbookError:

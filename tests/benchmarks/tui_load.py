@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from runbook.reader import Reader  # noqa: E402
 from runbook.tui.app import RunbookApp  # noqa: E402
+from runbook.tui.start import YIELD_S  # noqa: E402
 from state import open_store  # noqa: E402
 from tests.support.fake_service import example, progress_lines  # noqa: E402
 from tests.support.many_tasks import many_tasks  # noqa: E402
@@ -181,6 +182,7 @@ def main() -> None:
     parser.add_argument("--replay", action="store_true")
     parser.add_argument("--seconds", type=float, default=15)
     options = parser.parse_args()
+    sys.setswitchinterval(YIELD_S)  # as the interface itself does
     if options.lines:
         felt = asyncio.run(log_flood(options.lines, options.seconds))
         print(f"{options.lines:,} lines a minute: {felt.said()}")

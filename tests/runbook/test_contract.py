@@ -37,6 +37,7 @@ WITHOUT_JSON = {
 }
 LOOKING = {
     *("validate", "plan", "status", "next", "brief", "logs", "results", "events", "audit", "wait"),
+    "checkpoints",
     *("doctor", "progress", "doc list", "host list", "host drill", "host put", "host get", "pull"),
 }
 """Verbs that change no graph (files are none of it), or have it changed by what they find."""
@@ -154,9 +155,9 @@ def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.Monkey
 
 UNTRIED = {
     "stop",
-    "restart",
     "supersede",
     "audit",
+    "checkpoints",
 }  # each needs a world of its own; it has its own tests
 
 

@@ -22,7 +22,7 @@ from state import HostBinding
 from state.doctor import examine
 from tests.support.deadline import wait_for
 from tests.support.host_files import there_and_back
-from tests.support.sshd import Sshd, free_port, make_key, running_sshd
+from tests.support.sshd import Sshd, free_port, know, make_key, running_sshd
 from tests.support.workspaces import cli, command, make, states
 
 if TYPE_CHECKING:
@@ -56,17 +56,7 @@ SLOW = """\
 def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     """A server, and a home whose ssh configuration lets us in."""
     with running_sshd(tmp_path / "sshd") as server:
-        home = tmp_path / "home"
-        (home / ".ssh").mkdir(parents=True)
-        (home / ".ssh" / "config").write_text(server.client_config.read_text())
-        monkeypatch.setenv("HOME", str(home))
-        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-        # OpenSSH reads the home of the account, not $HOME.
-        wrapper = tmp_path / "bin" / "ssh"
-        wrapper.parent.mkdir()
-        wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {server.client_config} "$@"\n')
-        wrapper.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        know(server, tmp_path, monkeypatch)
         yield server
 
 

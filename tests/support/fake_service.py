@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Listener, Progressed, TaskMoved
 from runbook.errors import RunbookError
-from runbook.views import Live, NextAction, RunResult, View
+from runbook.views import Checkpoint, Live, NextAction, RunResult, View
 from runbook.workspace import Workspace
 from state.model import (
     Attempt,
@@ -59,6 +59,7 @@ def make_task(
     out: dict[str, Any] | None = None,
     since: float = 60,
     kind: str = "once",
+    resources: Sequence[str] = (),
 ) -> Task:
     """A task with defaults."""
     return Task(
@@ -72,7 +73,7 @@ def make_task(
         definition={},
         definition_hash="d0",
         position=0,
-        resources=(),
+        resources=tuple(resources),
         state=TaskState(state),
         reason=reason,
         out=out or {},
@@ -157,6 +158,7 @@ class World:
         self.edited = False
         self.events: list[Event] = []
         self.audits: dict[str, dict[str, Any]] = {}
+        self.checkpoints: tuple[Checkpoint, ...] = ()
         self.claims: dict[str, float] = {}
         self.documents: dict[str, str] = {}
         self.script: Callable[[World, threading.Event, Listener], RunResult] | None = None
@@ -294,9 +296,6 @@ class FakeService:
         world.end(task, "stopped")
         world.move(task, "gated", "stopped by a person")
 
-    def restart(self, task: str) -> None:
-        self._act("restart", task).move(task, "draining", "restarted by me")
-
     def retry(self, task: str) -> None:
         self._act("retry", task).move(task, "ready")
 
@@ -341,6 +340,14 @@ class FakeService:
     def audit(self, task: str) -> dict[str, Any]:
         world = self._act("audit", task)
         return world.audits[task]
+
+    def checkpoints(self, task: str) -> tuple[Checkpoint, ...]:
+        return self._act("checkpoints", task).checkpoints
+
+    def bind(self, role: str, binding: HostBinding, *, accept_fingerprint: str = "") -> None:
+        world = self._act("bind", role, binding.address or binding.kind)
+        others = tuple(host for host in world.snapshot.hosts if host.role != role)
+        world.change(hosts=(*others, binding))
 
     def push(self, place: Any) -> Any:
         world = self._act("push", place.url)
@@ -393,7 +400,8 @@ def example(folder: Path) -> World:
         make_task("tokenize", "Tokenize", phase="data", state="done", step="tokenize",
                   needs=["generate"]),
         make_task("train", "Train the drafter", phase="drafter", state="active", step="train",
-                  needs=["tokenize", "venv-train"], since=4321),
+                  needs=["tokenize", "venv-train"], since=4321,
+                  resources=["gpu:0", f"shm:{64 << 30}"]),
         make_task("eval", "Acceptance length", phase="drafter", state="blocked", step="eval",
                   needs=["train"], reason="waits for train"),
         make_task("export", "Export to the published layout", phase="drafter", state="blocked",
@@ -442,6 +450,13 @@ def example(folder: Path) -> World:
     )
     world.events = example_events(world)
     world.audits["audit"] = example_audit()
+    world.checkpoints = tuple(
+        Checkpoint(
+            path=f"/work/drafter/step-{step:06d}", step=step, size=3_450_000_000,
+            latest=step == 600, best=step == 400,
+        )
+        for step in range(200, 601, 100)
+    )  # fmt: skip
     world.next = NextAction(
         verb="approve",
         task="look",
@@ -522,6 +537,10 @@ def host_facts() -> dict[str, Any]:
              "used_bytes": (n + 1) * 60 * gib, "utilization_pct": 97 - n}
             for n in range(2)
         ],
+        "radar": [
+            {"path": "/work", "verdict": "ok", "why": "", "read_bytes_s": 2_100_000_000},
+            {"path": "/root/rb", "verdict": "unknown", "why": "nothing there to measure"},
+        ],
         "mounts": [
             {"path": "/", "type": "overlay", "network": False, "total_bytes": 1000 * gib,
              "free_bytes": 700 * gib},
@@ -529,7 +548,7 @@ def host_facts() -> dict[str, Any]:
              "free_bytes": 8000 * gib},
             {"path": "/dead", "type": "fuse", "network": True, "hung": True},
         ],
-        "clock_offset_s": -3.2, "public_ports": [22, 8888],
+        "clock": {"offset_s": -3.2, "error_s": 0.1}, "public_ports": [22, 8888],
     }  # fmt: skip
 
 

@@ -96,6 +96,21 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 
 
+def know(server: Sshd, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home in `folder` whose ssh configuration is the server's client's; and no agent."""
+    home = folder / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text(server.client_config.read_text())
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    # OpenSSH reads the home of the account, not $HOME.
+    wrapper = folder / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {server.client_config} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+
+
 @contextmanager
 def running_sshd(
     folder: Path, *, host_key_kind: str = "ed25519", options: str = ""

@@ -65,7 +65,7 @@ class AttentionScreen(SplitScreen):
         ]
 
     def draw_body(self) -> None:
-        self.list.border_title = "Waits for you"
+        self.list.entitle(Text("Waits for you"))
         super().draw_body()
 
     def describe(self, key: str) -> tuple[str, RenderableType]:
@@ -112,9 +112,9 @@ class AttentionScreen(SplitScreen):
 
     def action_open(self) -> None:
         if self.current_task is not None:
-            self.home.go("task")
+            self.home.ways.go("task")
         elif self.current_role is not None:
-            self.home.go_to_host(self.current_role)
+            self.home.ways.go_to_host(self.current_role)
 
 
 SCREEN = AttentionScreen

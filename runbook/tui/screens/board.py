@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.containers import Horizontal, Vertical
 
+from runbook.families import Family
+from runbook.tui import applies
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
-from runbook.tui import verbs
 from runbook.tui.describe import Subject, describe
+from runbook.tui.describe_family import describe_family
 from runbook.tui.keymap import bindings, of_place
 from runbook.tui.logs import title_of
 from runbook.tui.metrics import Metrics
@@ -19,9 +21,10 @@ from runbook.tui.widgets.bars import NextBar
 from runbook.tui.widgets.log_view import LogView
 from runbook.tui.widgets.task_list import TaskList
 from runbook.tui.widgets.text_pane import TextPane
+from state.graph import family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -52,7 +55,11 @@ class BoardScreen(PlaceScreen):
         self.tasks = TaskList(id="tasks")
         self.detail = TextPane(id="detail", text_id="description")
         self.log_view = LogView(id="log")
-        self._rows: tuple[View | None, str, bool, list[model.Row]] = (None, "", False, [])
+        self.toggled: set[str] = set()
+        """Families that a person folded or unfolded."""
+        self._rows: list[model.Row] = []
+        self._families: Mapping[str, Family] = {}
+        self._made_of: tuple[object, ...] = ()
         self._metrics = Metrics(None)
         self._plan: tuple[str, tuple[str, ...]] = ("", ())
 
@@ -75,8 +82,13 @@ class BoardScreen(PlaceScreen):
     def panes(self) -> Iterable[Widget]:
         return (self.tasks, self.detail, self.log_view)
 
+    def own_keys(self) -> list[str]:
+        return ["fold"] if self._related() is not None else []
+
     def suggested(self) -> str:
-        return verbs.suggested(self.home.view, self.current_task)
+        if (family := self.current_family) is not None:
+            return f"runbook status {family.name}"
+        return applies.suggested(self.home.view, self.current_task)
 
     def draw_body(self) -> None:
         app = self.home
@@ -84,28 +96,56 @@ class BoardScreen(PlaceScreen):
         self.tasks.show_view(self._layout(app.view), app.looks, app.view, app.now())
         self._retitle()
         if self.cursor_follows:
-            self.tasks.select(model.first_task(app.view))
+            self._select(model.first_task(app.view))
         self.draw_task()
 
     def _layout(self, view: View) -> list[model.Row]:
-        known = self._rows
-        if known[0] is not view or known[1:3] != (self.needle, self.trouble):
-            rows = model.rows(view, needle=self.needle, trouble=self.trouble)
-            self._rows = known = (view, self.needle, self.trouble, rows)
-        return known[3]
+        """The rows; the same list as long as nothing in it changed."""
+        made_of = (view.snapshot.tasks, self.needle, self.trouble, frozenset(self.toggled))
+        if made_of[0] is not (self._made_of or (None,))[0] or made_of[1:] != self._made_of[1:]:
+            self._made_of = made_of
+            self._families = model.families(view)
+            self._rows = model.rows(
+                view, needle=self.needle, trouble=self.trouble, toggled=self.toggled
+            )
+        return self._rows
+
+    def _select(self, task: str | None) -> None:
+        """The cursor to a task, or to the line that stands for its family."""
+        if task is None:
+            return
+        name = family_of(task)
+        there = any(isinstance(row, Family) and row.name == name for row in self._rows)
+        self.tasks.select(name + model.FAMILY if there else task)
+
+    @property
+    def current_family(self) -> Family | None:
+        """The family that the line under the cursor stands for."""
+        name = self.tasks.current or ""
+        known = self._families.get(name.removesuffix(model.FAMILY))
+        return known if name.endswith(model.FAMILY) else None
+
+    def _related(self) -> Family | None:
+        """The family under the cursor, or the one that the task there belongs to."""
+        return self._families.get(family_of(self.tasks.current or ""))
 
     def draw_task(self) -> None:
         """The right side, for the task under the cursor."""
         app, task = self.home, self.current_task
         pane = self.detail
+        if (family := self.current_family) is not None:
+            pane.entitle(fmt.text(f"{family.name}: {len(family.tasks)} tasks"))
+            pane.show(describe_family(family, app.view, app.looks, now=app.now()))
+            self.log_view.show(None, app.looks, placeholder="")
+            return
         if task is None:
             empty = not app.view.snapshot.tasks
             filtered = "Nothing matches" if self.needle or self.trouble else "No tasks"
-            pane.border_title = fmt.text(filtered)
+            pane.entitle(fmt.text(filtered))
             pane.show(fmt.text(_NO_TASKS if empty else _NO_MATCH, app.looks.inks.muted))
             self.log_view.show(None, app.looks, placeholder="")
             return
-        pane.border_title = fmt.text(task.title, end=app.looks.glyphs.ellipsis)
+        pane.entitle(fmt.text(task.title, end=app.looks.glyphs.ellipsis))
         self._follow_metrics(task)
         subject = Subject(
             view=app.view, task=task, now=app.now(), metrics=self._metrics, plan=self._planned(task)
@@ -136,7 +176,7 @@ class BoardScreen(PlaceScreen):
                     self._plan = (key, lines)
                     self.draw_task()
 
-            self.home.bridge.look("plan", verbs.planned(task.id), take)
+            self.home.bridge.look("plan", applies.planned(task.id), take)
         return self._plan[1]
 
     def _follow_metrics(self, task: Task) -> None:
@@ -150,7 +190,7 @@ class BoardScreen(PlaceScreen):
         stream, path = self.home.streams.choose(self.home.view, task.id, self.stream)
         placeholder = "No output yet" if path is not None else "No attempt has written here"
         view.show(path, looks, placeholder=placeholder)
-        view.border_title = title_of(view, stream, looks)
+        view.entitle(title_of(view, stream, looks))
 
     @on(TaskList.Selected)
     def follow_cursor(self) -> None:
@@ -179,9 +219,7 @@ class BoardScreen(PlaceScreen):
 
     def _retitle(self) -> None:
         title = "Failed and waiting" if self.trouble else "Tasks"
-        self.tasks.border_title = fmt.text(
-            f"{title} matching {self.needle}" if self.needle else title
-        )
+        self.tasks.entitle(fmt.text(f"{title} matching {self.needle}" if self.needle else title))
 
     def go_to(self, task: str) -> None:
         """Put the cursor on a task by name, whatever is filtered."""
@@ -190,6 +228,9 @@ class BoardScreen(PlaceScreen):
         self.filter.value = ""
         self.show_filter(False)
         self.needle = ""
+        family = self._families.get(family_of(task))
+        if family is not None and model.is_folded(family, self.toggled):
+            self.toggled ^= {family.name}
         self.draw()
         self.tasks.select(task)
         self.tasks.focus()
@@ -209,9 +250,22 @@ class BoardScreen(PlaceScreen):
 
     def action_open(self) -> None:
         if self.focused is self.log_view:
-            self.home.go("log")
+            self.home.ways.go("log")
+        elif self.current_family is not None:
+            self.action_fold()
         elif self.current_task is not None:
-            self.home.go("task")
+            self.home.ways.go("task")
+
+    def action_fold(self) -> None:
+        """A family as one line, or as its members; the cursor stays with it."""
+        family = self._related()
+        if family is None:
+            self.home.voice.tell("This task has no family; nothing folds.")
+            return
+        self.toggled ^= {family.name}
+        self.cursor_follows = False
+        self.draw()
+        self._select(family.tasks[0].id)
 
     def action_trouble(self) -> None:
         self.trouble = not self.trouble
@@ -231,11 +285,11 @@ class BoardScreen(PlaceScreen):
             self._log(self.current_task)
 
     def action_copy_output(self) -> None:
-        self.home.copy_lines(self.log_view)
+        self.home.voice.copy_lines(self.log_view)
 
     def action_back(self) -> None:
         """One level: a message, then the filter, then the pane."""
-        if self.home.hush() or self._unfilter():
+        if self.home.voice.hush() or self.unfilter():
             return
         if self.trouble:
             self.action_trouble()

@@ -104,7 +104,7 @@ class DataScreen(SplitScreen):
         return self._found.get(attempt.id)
 
     def draw_body(self) -> None:
-        self.list.border_title = "Audits and samples"
+        self.list.entitle(Text("Audits and samples"))
         super().draw_body()
 
     def describe(self, key: str) -> tuple[str, RenderableType]:

@@ -64,8 +64,12 @@ class HandoffScreen(PlaceScreen):
             self.home.bridge.look("brief", lambda service: service.brief(), self._take)
         looks = self.home.looks
         tokens = round(len(self._text) * TOKENS_PER_CHARACTER, -2)
-        self.page.border_title = Text(
-            f"Brief at revision {revision}, about {tokens:,.0f} tokens" if self._text else "Brief"
+        self.page.entitle(
+            Text(
+                f"Brief at revision {revision}, about {tokens:,.0f} tokens"
+                if self._text
+                else "Brief"
+            )
         )
         self.page.show(brief_text(self._text, looks) if self._text else Text("Reading ..."))
 
@@ -75,7 +79,7 @@ class HandoffScreen(PlaceScreen):
 
     def action_copy_output(self) -> None:
         self.home.copy_to_clipboard(self._text)
-        self.home.tell("Copied the whole brief.")
+        self.home.voice.tell("Copied the whole brief.")
 
     def action_push(self) -> None:
         """Where to; then off it goes."""
@@ -95,11 +99,11 @@ class HandoffScreen(PlaceScreen):
         if where is None:
             return
         command = f"runbook push {shlex.quote(where)}" if where else "runbook push"
-        self.home.did(command, pending=True)
+        self.home.voice.did(command, pending=True)
         self.home.bridge.ask(command, lambda service: _push(service, where), then=self._pushed)
 
     def _pushed(self, pushed: Any) -> None:
-        self.home.tell(f"{pushed.where} has revision {pushed.revision}.")
+        self.home.voice.tell(f"{pushed.where} has revision {pushed.revision}.")
 
 
 def _push(service: ServicePort, where: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import host_model as hosts
@@ -54,7 +56,10 @@ class HostsScreen(SplitScreen):
             state, word = hosts.state_of(host)
             seen = fmt.between(model.seen(view, role), now) if host is not None else None
             where = hosts.place_of(host) if host is not None else ""
-            age = f"  {fmt.duration(seen)}" if seen is not None else ""
+            age = f"  seen {fmt.duration(seen)} ago" if seen is not None else ""
+            told = len(fmt.clean(role)) + len(word) + len(age) + len(where) + 10
+            if told > self.list.size.width:
+                where = ""  # the other side has it
             out.append(
                 TextRow(
                     role,
@@ -75,7 +80,7 @@ class HostsScreen(SplitScreen):
         return fmt.clean(key), labelled(found, app.looks, air=self.size.height >= 30)
 
     def draw_body(self) -> None:
-        self.list.border_title = "Machines"
+        self.list.entitle(Text("Machines"))
         super().draw_body()
 
     def action_open(self) -> None:

@@ -84,7 +84,7 @@ class LogScreen(PlaceScreen):
         if task is None:
             empty = "No task is chosen: 1 goes to the board, enter or 3 comes back with its log"
             self.log_view.show(None, looks, placeholder=empty)
-            self.log_view.border_title = "Log"
+            self.log_view.entitle(Text("Log"))
             return
         stream, path = self._where()
         before = self.log_view.file.path
@@ -107,7 +107,7 @@ class LogScreen(PlaceScreen):
             title.append(f"attempt {which.number} of {len(attempts)}  ", looks.inks.muted)
         title.append_text(title_of(self.log_view, stream, looks))
         title.append_text(self._search_title())
-        self.log_view.border_title = title
+        self.log_view.entitle(title)
 
     def _search_title(self) -> Text:
         looks, view = self.home.looks, self.log_view
@@ -164,7 +164,7 @@ class LogScreen(PlaceScreen):
         if wanted.lines:
             self._go(wanted.lines[-1])
         else:
-            self.home.tell(f"Nothing here matches {self.needle}.")
+            self.home.voice.tell(f"Nothing here matches {self.needle}.")
 
     def _go(self, line: int) -> None:
         self.log_view.go_to_line(line)
@@ -182,7 +182,7 @@ class LogScreen(PlaceScreen):
     def action_match(self, step: int) -> None:
         matches = self.log_view.matches
         if matches is None:
-            self.home.tell("Nothing is searched for; / begins.")
+            self.home.voice.tell("Nothing is searched for; / begins.")
             return
         self._go_on(matches, step)
 
@@ -192,18 +192,18 @@ class LogScreen(PlaceScreen):
         line = matches.after(here) if step > 0 else matches.before(here)
         if line is None and matches.lines:
             line = matches.lines[0 if step > 0 else -1]
-            self.home.tell("From the top again." if step > 0 else "From the end again.")
+            self.home.voice.tell("From the top again." if step > 0 else "From the end again.")
         if line is not None:
             self._go(line)
         elif matches.complete:
-            self.home.tell("Nothing here matches.")
+            self.home.voice.tell("Nothing here matches.")
         else:
-            self.home.tell("Nothing yet; still looking.")
+            self.home.voice.tell("Nothing yet; still looking.")
 
     def action_matching(self) -> None:
         view = self.log_view
         if view.matches is None:
-            self.home.tell("Nothing is searched for; / begins.")
+            self.home.voice.tell("Nothing is searched for; / begins.")
             return
         view.only = None if view.only is not None else view.matches
         view.fit()
@@ -223,9 +223,9 @@ class LogScreen(PlaceScreen):
         if line is not None:
             self._go(line)
         elif self._failures.complete:
-            self.home.tell("No line here looks like a failure.")
+            self.home.voice.tell("No line here looks like a failure.")
         else:
-            self.home.tell("Nothing yet; still looking. Press it again.")
+            self.home.voice.tell("Nothing yet; still looking. Press it again.")
 
     # --- keys ---------------------------------------------------------------------------------
 
@@ -255,18 +255,18 @@ class LogScreen(PlaceScreen):
         self.draw()
 
     def action_copy_output(self) -> None:
-        self.home.copy_lines(self.log_view)
+        self.home.voice.copy_lines(self.log_view)
 
     def action_back(self) -> None:
         """A message, then the search, then the place."""
-        if self.home.hush():
+        if self.home.voice.hush():
             return
         if self.needle or self.log_view.matches is not None or self.filter.display:
             self.forget_search()
             self.log_view.focus()
             self.draw()
             return
-        self.home.go_back()
+        self.home.ways.go_back()
 
 
 SCREEN = LogScreen

@@ -12,12 +12,16 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from runbook.tui import format as fmt
 from runbook.tui.dialogs import ConfirmScreen
 from runbook.tui.keymap import APP, GO, LOOK, MOVE, RUN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
 
+    from runbook.tui.deeds import Deed
     from runbook.tui.describe import Looks
     from runbook.tui.keyfile import KeyTable
 
@@ -89,6 +93,67 @@ def _help(looks: Looks, table: KeyTable, *, wide: bool) -> Group:
     for start in range(0, len(meanings), 3):
         legend.add_row(Text(" "), *meanings[start : start + 3])
     return Group(grid, Text(), Text("Glyphs", style=inks.accent), legend)
+
+
+class DeedsScreen(ModalScreen[str | None]):
+    """What was done here: when, the command, what came of it. Enter copies a command."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,at", "back", "Back"),
+        Binding("y,enter", "copy", "Copy"),
+        Binding("j,down", "move(1)", "Down", priority=True),
+        Binding("k,up", "move(-1)", "Up", priority=True),
+    ]
+
+    def __init__(self, looks: Looks, deeds: Sequence[Deed]) -> None:
+        super().__init__()
+        self._looks, self._deeds = looks, deeds[::-1]
+        self._at = 0
+
+    def compose(self) -> ComposeResult:
+        with _Page(id="help") as page:
+            page.border_title = "Commands of this screen"
+            page.border_subtitle = "enter copies one, esc goes back"
+            yield Static(self._drawn(), id="deeds")
+
+    def on_mount(self) -> None:
+        """Keys work at once."""
+        self.query_one("#help").focus()
+
+    def _drawn(self) -> Text:
+        inks, glyphs = self._looks.inks, self._looks.glyphs
+        if not self._deeds:
+            return Text(
+                "Nothing was done here yet. What a key does is listed as the command that does "
+                "the same.",
+                style=inks.muted,
+            )
+        lines = []
+        for number, deed in enumerate(self._deeds):
+            here = glyphs.arrow if number == self._at else " "
+            mark = glyphs.ok if deed.well else glyphs.bad if deed.outcome else glyphs.unknown
+            said = "" if deed.well else f"  {fmt.clean(deed.outcome) or 'under way'}"
+            lines.append(
+                Text.assemble(
+                    (f"{here} {deed.at:%H:%M:%S} ", inks.muted),
+                    (f"{mark} ", inks.ok if deed.well else inks.warn),
+                    (fmt.clean(deed.command), inks.text),
+                    (said, inks.warn),
+                )
+            )
+        return Text("\n").join(lines)
+
+    def action_move(self, step: int) -> None:
+        """Another command."""
+        self._at = max(0, min(len(self._deeds) - 1, self._at + step))
+        self.query_one("#deeds", Static).update(self._drawn())
+
+    def action_copy(self) -> None:
+        """The command under the cursor."""
+        self.dismiss(self._deeds[self._at].command if self._deeds else None)
+
+    def action_back(self) -> None:
+        self.dismiss(None)
 
 
 class WelcomeScreen(ModalScreen[None]):

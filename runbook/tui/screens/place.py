@@ -5,16 +5,13 @@ A place draws from the app's view, in place, and asks for nothing itself but thr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from textual import on
-from textual.screen import Screen
-from textual.widgets import Input
-
+from runbook.tui import applies
 from runbook.tui import board_model as model
-from runbook.tui import verbs
-from runbook.tui.keymap import KEYS, bindings, common
+from runbook.tui.keymap import bindings, common
 from runbook.tui.places import BY_PLACE
+from runbook.tui.screens.filtering import FilteringScreen
 from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, PlaceBar, facts_age
 from runbook.tui.widgets.scrollbars import make_plain
 
@@ -24,12 +21,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.widget import Widget
-
-    from runbook.tui.app import RunbookApp
-    from state.model import Task
-
-
-_ACTS = frozenset(key.action for key in KEYS if key.writes)
 
 
 @runtime_checkable
@@ -42,12 +33,10 @@ class Pane(Protocol):
     def move_bottom(self) -> None: ...
 
 
-class PlaceScreen(Screen[None]):
+class PlaceScreen(FilteringScreen):
     """Layout and routing; what the keys do to the run is in `verbs`."""
 
     PLACE: ClassVar[str]
-    FILTER: ClassVar[str] = ""
-    """What the line for filtering says while it is empty; without it there is no such line."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(common())]
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-narrow"),
@@ -58,36 +47,16 @@ class PlaceScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(self) -> None:
-        super().__init__(classes="place")
+        super().__init__()
         self.ready = False
         """Whether its widgets are there; a tick may come before."""
-        self.needle = ""
         self.header = Header(id="header")
         self.places = PlaceBar(id="places")
-        self.filter = Input(placeholder=self.FILTER, id="filter", compact=True)
         self.message = MessageBar(id="message")
         self.command = CommandBar(id="command")
         self.keys = KeyBar(id="keys")
-        self._done = ""
-        """The command of what was just carried out, until the cursor moves."""
 
     # --- what a place says of itself ----------------------------------------------------------
-
-    @property
-    def home(self) -> RunbookApp:
-        """The app, by its real type."""
-        return cast("RunbookApp", self.app)
-
-    @property
-    def current_task(self) -> Task | None:
-        """The task that the keys act on."""
-        return self.home.subject
-
-    @property
-    def current_role(self) -> str | None:
-        """The host role that the keys act on."""
-        task = self.current_task
-        return task.role if task is not None else None
 
     def body(self) -> ComposeResult:
         """The middle."""
@@ -163,79 +132,36 @@ class PlaceScreen(Screen[None]):
         self.places.show(self.PLACE, looks, app.table, waiting=len(app.matters()))
         self.draw_body()
         self.draw_lines()
-        app.say_on(self.message)
+        app.voice.say_on(self.message)
 
     def draw_lines(self) -> None:
         """The lower lines: the command, and the keys that work now."""
         app, task = self.home, self.current_task
-        general = verbs.working_keys(
+        general = applies.working_keys(
             app.view, task, read_only=app.read_only, engine_runs=app.bridge.engine_runs
         )
         names = [*self.own_keys(), *general]
         if self.FILTER:
             names.insert(len(names) - 4, "filter")
         self.keys.show([app.table.of(name) for name in dict.fromkeys(names)], app.looks)
-        if not self._done:
+        if not self.done:
             self.command.show(self.suggested(), app.looks)
 
     def said(self, command: str, *, pending: bool) -> None:
         """Show the command of what was just done, until the cursor moves."""
-        self._done = command
+        self.done = command
         self.command.show(
             f"{command} ..." if pending else command, self.home.looks, done=not pending
         )
 
     def moved_on(self) -> None:
         """The cursor moved: the lower line is about what is under it now."""
-        self._done = ""
-
-    # --- the filter ---------------------------------------------------------------------------
-
-    @on(Input.Changed, "#filter")
-    def narrow(self, event: Input.Changed) -> None:
-        """Filter as one types."""
-        self.needle = event.value
-        self.narrowed()
-
-    def narrowed(self) -> None:
-        """The filter changed."""
-        self.draw()
-
-    @on(Input.Submitted, "#filter")
-    def keep_filter(self) -> None:
-        """Enter keeps the filter and goes to what it left."""
-        self.show_filter(bool(self.needle))
-        self._pane_widgets()[0].focus()
-        self.filter_kept()
-
-    def filter_kept(self) -> None:
-        """The filter was entered."""
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Letters typed right behind the slash may still reach the list: they are no verbs."""
-        return not (isinstance(self.focused, Input) and action in _ACTS)
-
-    def action_filter(self) -> None:
-        if not self.FILTER:
-            self.home.tell("Nothing to filter here.")
-            return
-        self.show_filter(True)
-        self.set_focus(self.filter)
-
-    def show_filter(self, shown: bool) -> None:
-        """Show the line, or take it away."""
-        self.filter.display = shown
-
-    def _unfilter(self) -> bool:
-        """Take the filter away; whether there was one."""
-        if not (self.needle or self.filter.display):
-            return False
-        self.filter.value = ""
-        self.show_filter(False)
-        self._pane_widgets()[0].focus()
-        return True
+        self.done = ""
 
     # --- moving -------------------------------------------------------------------------------
+
+    def first_pane(self) -> Widget:
+        return self._pane_widgets()[0]
 
     def _pane_widgets(self) -> list[Widget]:
         return list(self.panes())
@@ -278,85 +204,9 @@ class PlaceScreen(Screen[None]):
 
     def action_back(self) -> None:
         """One level: a message, then the filter, then the place."""
-        if self.home.hush() or self._unfilter():
+        if self.home.voice.hush() or self.unfilter():
             return
-        self.home.go_back()
+        self.home.ways.go_back()
 
     def action_leave(self) -> None:
-        self.home.go_back()
-
-    # --- acting: sent off by `verbs` ----------------------------------------------------------
-
-    def action_run(self) -> None:
-        self.home.verbs.run()
-
-    def action_until(self) -> None:
-        self.home.verbs.until(self.current_task)
-
-    def action_only(self) -> None:
-        self.home.verbs.only(self.current_task)
-
-    def action_stop(self) -> None:
-        self.home.verbs.stop(self.current_task)
-
-    def action_retry(self) -> None:
-        self.home.verbs.retry(self.current_task)
-
-    def action_restart(self) -> None:
-        self.home.verbs.restart(self.current_task)
-
-    def action_skip(self) -> None:
-        self.home.verbs.skip(self.current_task)
-
-    def action_approve(self) -> None:
-        self.home.verbs.approve(self.current_task)
-
-    def action_note(self) -> None:
-        self.home.verbs.note(self.current_task)
-
-    def action_decision(self) -> None:
-        self.home.verbs.note(self.current_task, decision=True)
-
-    def action_claim(self) -> None:
-        self.home.verbs.claim(self.current_task)
-
-    def action_verify(self) -> None:
-        self.home.verbs.verify(self.current_task)
-
-    def action_probe(self) -> None:
-        self.home.verbs.probe(self.current_role)
-
-    def action_bind(self) -> None:
-        self.home.verbs.bind(self.current_role)
-
-    def action_reconcile(self) -> None:
-        self.home.verbs.reconcile()
-
-    def action_shell(self) -> None:
-        self.home.verbs.shell(self.current_role)
-
-    def action_copy(self) -> None:
-        self.home.copy(self._done or self.suggested())
-
-    def action_copy_output(self) -> None:
-        self.home.tell("No log is shown here; 3 opens it.")
-
-    # --- elsewhere ----------------------------------------------------------------------------
-
-    def action_place(self, place: str) -> None:
-        self.home.go(place)
-
-    def action_trouble(self) -> None:
-        self.home.go("attention")
-
-    def action_follow(self) -> None:
-        self.home.tell("No log is shown here; 3 opens it.")
-
-    def action_stream(self) -> None:
-        self.home.tell("No log is shown here; 3 opens it.")
-
-    def action_help(self) -> None:
-        self.home.open_help()
-
-    def action_palette(self) -> None:
-        self.app.action_command_palette()
+        self.home.ways.go_back()

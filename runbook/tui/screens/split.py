@@ -65,12 +65,12 @@ class SplitScreen(PlaceScreen):
         """The right side."""
         key = self.list.current
         if key is None:
-            self.pane.border_title = ""
+            self.pane.entitle(Text(""))
             said = f"Nothing matches {self.needle}." if self.needle else self.EMPTY
             self.pane.show(Text(said, style=self.home.looks.inks.muted))
             return
         title, text = self.describe(key)
-        self.pane.border_title = Text(title)
+        self.pane.entitle(Text(title))
         self.pane.show(text)
 
     @on(TextList.Selected)

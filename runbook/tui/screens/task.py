@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+from runbook.tui import applies
 from runbook.tui import format as fmt
-from runbook.tui import verbs
 from runbook.tui.describe import Subject, describe
 from runbook.tui.metrics import Metrics
 from runbook.tui.screens.place import PlaceScreen
@@ -41,7 +43,7 @@ class TaskScreen(PlaceScreen):
         return ["log", "attempt_before", "attempt_after", "back"]
 
     def suggested(self) -> str:
-        return verbs.suggested(self.home.view, self.current_task)
+        return applies.suggested(self.home.view, self.current_task)
 
     def opened(self) -> None:
         task = self.current_task
@@ -54,11 +56,11 @@ class TaskScreen(PlaceScreen):
     def draw_body(self) -> None:
         app, task = self.home, self.current_task
         if task is None:
-            self.page.border_title = "Task"
+            self.page.entitle(Text("Task"))
             text = "No task is chosen. 1 goes to the board; enter on a task comes back here."
             self.page.show(fmt.text(text, app.looks.inks.muted))
             return
-        self.page.border_title = fmt.text(f"{task.id}  {task.title}", end=app.looks.glyphs.ellipsis)
+        self.page.entitle(fmt.text(f"{task.id}  {task.title}", end=app.looks.glyphs.ellipsis))
         path = app.streams.path(app.view, task.id, "progress")
         if path != self._metrics.path:
             self._metrics = Metrics(path)
@@ -79,7 +81,7 @@ class TaskScreen(PlaceScreen):
                     self._plan = (key, lines)
                     self.draw()
 
-            self.home.bridge.look("task plan", verbs.planned(task), take)
+            self.home.bridge.look("task plan", applies.planned(task), take)
         return self._plan[1]
 
     def tick(self) -> None:
@@ -88,7 +90,7 @@ class TaskScreen(PlaceScreen):
             self.draw_body()
 
     def action_open(self) -> None:
-        self.home.go("log")
+        self.home.ways.go("log")
 
     def action_step(self, step: int) -> None:
         names = [task.id for task in self.home.view.snapshot.tasks if not task.removed]
@@ -96,7 +98,7 @@ class TaskScreen(PlaceScreen):
         if not names:
             return
         at = names.index(task.id) if task is not None and task.id in names else -step
-        self.home.look_at(names[max(0, min(len(names) - 1, at + step))])
+        self.home.ways.look_at(names[max(0, min(len(names) - 1, at + step))])
         self.moved_on()
         self.opened()
 

@@ -86,7 +86,7 @@ class TimelineScreen(SplitScreen):
     def draw_body(self) -> None:
         oldest = self._events[-1].seq if self._events else 0
         more = f", [ reads before {oldest}" if oldest > 1 else ""
-        self.list.border_title = Text(f"Events{more}")
+        self.list.entitle(Text(f"Events{more}"))
         super().draw_body()
 
     def describe(self, key: str) -> tuple[str, RenderableType]:
@@ -105,9 +105,9 @@ class TimelineScreen(SplitScreen):
 
     def action_open(self) -> None:
         if self.current_task is not None:
-            self.home.go("task")
+            self.home.ways.go("task")
         else:
-            self.home.tell(f"{fmt.clean(self.list.current or '')} is about no task.")
+            self.home.voice.tell(f"{fmt.clean(self.list.current or '')} is about no task.")
 
 
 SCREEN = TimelineScreen

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from textual.containers import Grid
 from textual.widgets import Static
 
+from runbook.tui import applies
+from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import training_model as training
 from runbook.tui.metrics import Metrics
@@ -20,9 +23,12 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.widget import Widget
 
+    from runbook.views import Checkpoint
     from state.model import Task
 
 MOST_PLOTS = 4
+ASK_AGAIN_S = 30.0
+"""Between two looks at the checkpoints of a run."""
 TALL = 34
 """Rows below which only two plots fit; tab brings the others."""
 EMPTY = (
@@ -45,6 +51,9 @@ class TrainingScreen(PlaceScreen):
         self._name = ""
         self._first = 0
         self._more = False
+        self._kept: tuple[str, tuple[Checkpoint, ...]] = ("", ())
+        """Of which attempt, and its checkpoints when its host was last asked."""
+        self._asked_at = 0.0
 
     @property
     def current_task(self) -> Task | None:
@@ -67,10 +76,10 @@ class TrainingScreen(PlaceScreen):
 
     def suggested(self) -> str:
         task = self.current_task
-        return f"runbook logs {task.id} -f" if task is not None else "runbook results"
+        return f"runbook checkpoints {task.id}" if task is not None else "runbook results"
 
     def opened(self) -> None:
-        subject = self.home.subject
+        subject = self.home.ways.subject
         if subject is not None and subject.step == "train":
             self._name = subject.id
             self.draw()
@@ -92,12 +101,17 @@ class TrainingScreen(PlaceScreen):
         app = self.home
         width = max(40, self.size.width - 4)
         lines = [fmt.text(f"{task.id}  {task.title}", app.looks.inks.strong)]
-        lines += training.figures(app.view, task, self._metrics, app.looks, width=width)
-        known = training.plots(self._metrics)
+        attempt = app.view.snapshot.latest_attempt(task.id)
+        known = self._kept[1] if attempt is not None and self._kept[0] == attempt.id else ()
+        lines += training.figures(
+            app.view, task, self._metrics, app.looks, width=width, found=known,
+            most=3 if self.size.height >= TALL else 1,
+        )  # fmt: skip
+        plots = training.plots(self._metrics)
         room = MOST_PLOTS if self.size.height >= TALL else 2
-        self._more = len(known) > room
-        first = self._first % len(known) if self._more else 0
-        found = (known * 2)[first : first + min(room, len(known))]
+        self._more = len(plots) > room
+        first = self._first % len(plots) if self._more else 0
+        found = (plots * 2)[first : first + min(room, len(plots))]
         if not found:
             lines.append(fmt.text(QUIET, app.looks.inks.muted))
         self.figures.update(Group(*(line for line in lines if line)))
@@ -114,8 +128,30 @@ class TrainingScreen(PlaceScreen):
     def tick(self) -> None:
         """New steps."""
         task = self.current_task
-        if task is not None and self._metrics.poll():
+        if task is None:
+            return
+        self._ask_for_checkpoints(task)
+        if self._metrics.poll():
             self._draw_run(task)
+
+    def _ask_for_checkpoints(self, task: Task) -> None:
+        """Of its host, at once and then now and again; off the screen's thread."""
+        attempt = self.home.view.snapshot.latest_attempt(task.id)
+        if attempt is None:
+            return
+        changed = self._kept[0] != attempt.id
+        over = task.state not in model.OPEN and not changed
+        if over or (not changed and time.monotonic() < self._asked_at + ASK_AGAIN_S):
+            return
+        self._asked_at = time.monotonic()
+        self._kept = (attempt.id, () if changed else self._kept[1])
+
+        def take(found: tuple[Checkpoint, ...]) -> None:
+            if self._kept[0] == attempt.id and found:
+                self._kept = (attempt.id, found)
+                self.draw()
+
+        self.home.bridge.look("checkpoints", applies.checkpoints(task.id), take)
 
     def action_step(self, step: int) -> None:
         found = training.candidates(self.home.view)
@@ -126,7 +162,7 @@ class TrainingScreen(PlaceScreen):
         self.draw()
 
     def action_open(self) -> None:
-        self.home.go("task")
+        self.home.ways.go("task")
 
     def action_pane(self, step: int) -> None:
         """To the next plot; where not all fit, the others come."""

@@ -13,16 +13,16 @@ from runbook.tui import format as fmt
 from runbook.tui.places import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from textual import events
     from textual.timer import Timer
 
-    from runbook.tui.app import Said
     from runbook.tui.describe import Looks
     from runbook.tui.keyfile import KeyTable
     from runbook.tui.keymap import Key
+    from runbook.tui.voice import Said
     from runbook.views import View
 
 GOOD_NEWS_S = 10.0
@@ -37,31 +37,40 @@ _ORDER = (
 class Line(Static):
     """A bar that is drawn again only when it says something else."""
 
+    GROWS = False
+    """Whether it may take more rows or fewer: only then is the screen laid out anew."""
     said: Text | None = None
 
     def put(self, text: Text) -> None:
         """Show this."""
-        if text != self.said:
+        if text != self.said or text.spans != self.said.spans:
             self.said = text
-            self.update(text)
+            self.update(text, layout=self.GROWS)
 
 
 class Header(Line):
     """Title, counts, who drives, how old the facts are; below it a ribbon of all tasks."""
 
+    _counted: tuple[object, dict[str, int]] = (None, {})
+
     def show(self, view: View, looks: Looks, *, driver: str, age: float | None) -> None:
         """Redraw from a view."""
         width = max(20, self.size.width or self.app.size.width)
-        lines = [_title(view, looks, driver, age, width)]
+        if self._counted[0] is not view.snapshot:
+            self._counted = (view.snapshot, model.counts(view))
+        counts = self._counted[1]
+        lines = [_title(view, counts, looks, driver, age, width)]
         if self.size.height != 1:
-            lines.append(_ribbon(view, looks, width))
+            lines.append(_ribbon(counts, looks, width))
         self.put(Text("\n").join(lines))
 
 
-def _title(view: View, looks: Looks, driver: str, age: float | None, width: int) -> Text:
+def _title(
+    view: View, counts: Mapping[str, int], looks: Looks, driver: str, age: float | None, width: int
+) -> Text:
     inks = looks.inks
     right = Text()
-    for state, count in _grouped(view):
+    for state, count in _grouped(counts):
         right.append(f"{looks.glyphs.state(state)} ", inks.state(state))
         right.append(f"{count}  ", inks.text)
     alone = driver == "unattended"
@@ -84,9 +93,8 @@ def _title(view: View, looks: Looks, driver: str, age: float | None, width: int)
     return Text.assemble(left, " " * gap, right)
 
 
-def _grouped(view: View) -> list[tuple[str, int]]:
+def _grouped(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Counts of what a glance wants: done, running, waiting for you, in trouble."""
-    counts = model.counts(view)
     groups = (
         ("done", model.FINISHED),
         ("active", model.RUNNING),
@@ -100,9 +108,8 @@ def _grouped(view: View) -> list[tuple[str, int]]:
     return [(glyph, count) for glyph, count in sums if count]
 
 
-def _ribbon(view: View, looks: Looks, width: int) -> Text:
+def _ribbon(counts: Mapping[str, int], looks: Looks, width: int) -> Text:
     """All tasks as one line of colour, in the order of how settled they are."""
-    counts = model.counts(view)
     total = sum(counts.values())
     line = Text(" ", end="")
     if not total:
@@ -131,9 +138,9 @@ class PlaceBar(Line):
     def show(self, here: str, looks: Looks, table: KeyTable, *, waiting: int) -> None:
         """Redraw; `waiting` is how many things want a person."""
         width = max(20, self.size.width or self.app.size.width)
-        for short in (False, True):
-            line, spans = _places(here, looks, table, waiting, short=short, wide=width >= 110)
-            if line.cell_len <= width:
+        for edge, gap in ((1, 3), (1, 2), (1, 1), (0, 1)):
+            line, spans = _places(here, looks, table, waiting, edge=edge, gap=gap)
+            if line.cell_len - gap <= width:
                 break
         self._spans = spans
         line.truncate(width)
@@ -147,22 +154,21 @@ class PlaceBar(Line):
 
 
 def _places(
-    here: str, looks: Looks, table: KeyTable, waiting: int, *, short: bool, wide: bool
+    here: str, looks: Looks, table: KeyTable, waiting: int, *, edge: int, gap: int
 ) -> tuple[Text, list[tuple[int, int, str]]]:
     inks = looks.inks
-    line, spans = Text(" ", no_wrap=True, end=""), []
+    line, spans = Text(" " * edge, no_wrap=True, end=""), []
     for place in PLACES:
         start = line.cell_len
         on = place.id == here
         key = table.of(f"place_{place.id}").shown
-        name = place.short if short else place.title
         ground = inks.cursor if on else Style()
         line.append(f"{key} ", inks.busy + ground)
-        line.append(name, (inks.strong if on else inks.muted) + ground)
+        line.append(place.title, (inks.strong if on else inks.muted) + ground)
         if place.id == "attention" and waiting:
             line.append(f" {waiting}", inks.accent + Style(bold=True) + ground)
         spans.append((start, line.cell_len, place.id))
-        line.append("   " if wide and not short else " " if short else "  ")
+        line.append(" " * gap)
     return line, spans
 
 
@@ -215,6 +221,7 @@ class NextBar(Line):
 class MessageBar(Line):
     """The last thing said. A problem stays until it was read and put away with escape."""
 
+    GROWS = True
     said_last: Said | None = None
     _fade: Timer | None = None
 
@@ -232,14 +239,15 @@ class MessageBar(Line):
         )
         if said.hint:
             line.append(f"\n   {fmt.clean(said.hint)}", inks.text)
-        if said.problem:
+        if said.problem or said.stays:
             line.append("   esc puts this away", inks.faint)
         self.put(line)
         self.set_class(True, "-shown")
         self.set_class(said.problem, "-problem")
         if self._fade is not None:
             self._fade.stop()
-        self._fade = None if said.problem else self.set_timer(GOOD_NEWS_S, lambda: faded(said))
+        fades = not (said.problem or said.stays)
+        self._fade = self.set_timer(GOOD_NEWS_S, lambda: faded(said)) if fades else None
 
     def clear(self) -> None:
         """Put it away."""

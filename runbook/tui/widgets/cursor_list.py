@@ -11,6 +11,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from runbook.tui.widgets.titled import Titled
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
     from runbook.tui.describe import Looks
 
 Row = TypeVar("Row")
+DRAWN = 1000
+"""Lines remembered; more than any terminal has."""
 
 
-class CursorList(ScrollView, Generic[Row], can_focus=True, inherit_bindings=False):
+class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindings=False):
     """Shows rows, moves a cursor over those that have a key, tells where it stands."""
 
     DEFAULT_CSS = "CursorList { scrollbar-size-vertical: 1; overflow-x: hidden; }"
@@ -46,6 +50,8 @@ class CursorList(ScrollView, Generic[Row], can_focus=True, inherit_bindings=Fals
         self._rows: Sequence[Row] = ()
         self._at: dict[str, int] = {}
         self._looks: Looks | None = None
+        self._drawn: dict[int, list[Segment]] = {}
+        """What each line in sight says, by its row: only what says something else is painted."""
         self.current: str | None = None
         """The key under the cursor."""
 
@@ -75,14 +81,32 @@ class CursorList(ScrollView, Generic[Row], can_focus=True, inherit_bindings=Fals
                 self._place(where or 0)
             elif changed:
                 self._reveal()
-        self.refresh()
+        self._repaint()
+
+    def _repaint(self) -> None:
+        """Paint the lines in sight that say something else than before."""
+        top = int(self.scroll_offset.y)
+        for y in range(self.size.height):
+            row = top + y
+            if self._drawn.get(row) != self._draw(row):
+                self.refresh_line(y + top)
+
+    def _draw(self, index: int) -> list[Segment]:
+        """What a row says now; nothing below the last."""
+        if self._looks is None or index >= len(self._rows):
+            return []
+        row = self._rows[index]
+        here = self.current is not None and self.key_of(row) == self.current
+        return self.draw_row(row, self.size.width, self._looks, here=here)
 
     def select(self, key: str | None) -> None:
         """Put the cursor on a row, if it is shown."""
         if key is not None and key != self.current and key in self._at:
-            self.current = key
+            before, self.current = self._at.get(self.current or ""), key
             self._reveal()
-            self.refresh()
+            for row in (before, self._at[key]):
+                if row is not None:
+                    self.refresh_line(row)
             self.post_message(self.Selected(key))
 
     def move(self, step: int) -> None:
@@ -131,16 +155,12 @@ class CursorList(ScrollView, Generic[Row], can_focus=True, inherit_bindings=Fals
 
     def render_line(self, y: int) -> Strip:
         """One row."""
-        width = self.size.width
-        index = self.scroll_offset.y + y
-        if self._looks is None or index >= len(self._rows):
-            return Strip.blank(width, self.rich_style)
-        row = self._rows[index]
-        key = self.key_of(row)
-        here = key is not None and key == self.current
-        segments = self.draw_row(row, width, self._looks, here=here)
+        width, index = self.size.width, int(self.scroll_offset.y) + y
+        if len(self._drawn) > DRAWN:
+            self._drawn.clear()
+        segments = self._drawn[index] = self._draw(index)
         ground = Style()
-        if here:
+        if self._looks is not None and index == self._at.get(self.current or ""):
             inks = self._looks.inks
             ground = inks.cursor if self.has_focus else inks.cursor_idle
         return Strip(segments).adjust_cell_length(width).apply_style(self.rich_style + ground)

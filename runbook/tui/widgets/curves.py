@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
 from textual_plotext import PlotextPlot
 
 from runbook.tui import format as fmt
 from runbook.tui.training_model import Plot, bounds, thinned
+from runbook.tui.widgets.titled import Titled
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 MARKERS = ("braille", "dot", "x")
 """Lines differ in how they are drawn too, not in colour alone."""
 PLAIN_MARKERS = ("*", "o", "+")
+SHOWN_MARKERS = ("⠒", "•", "x")
 
 
-class CurvePlot(PlotextPlot, can_focus=True):
+class CurvePlot(PlotextPlot, Titled, can_focus=True):
     """Draws again only when there is something else to draw."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002
@@ -35,18 +38,28 @@ class CurvePlot(PlotextPlot, can_focus=True):
             return
         self._shown = shown
         self._draw(plot, looks)
-        self.border_title = self._title(plot)
+        self.entitle(self._title(plot, looks))
         self.refresh()
 
     def on_resize(self) -> None:
         """Other columns, other points."""
         self._shown = ()
 
-    def _title(self, plot: Plot) -> str:
-        values = ", ".join(
-            f"{curve.label} {fmt.number(curve.values[-1])}".strip() for curve in plot.curves
-        )
-        return f"{plot.title}  {values}"
+    def _title(self, plot: Plot, looks: Looks) -> Text:
+        """With the mark of each curve: a legend in the plot would hide what it explains."""
+        marks = PLAIN_MARKERS if looks.glyphs.ascii_only else SHOWN_MARKERS
+        many = len(plot.curves) > 1
+        line = Text(f"{plot.title}  ")
+        for index, curve in enumerate(plot.curves):
+            mark = f"{marks[index % 3]} " if many else ""
+            line.append(f"{', ' if index else ''}")
+            line.append(f"{mark}{curve.label} ".lstrip(), self._ink(index, looks))
+            line.append(fmt.number(curve.values[-1]))
+        return line
+
+    @staticmethod
+    def _ink(index: int, looks: Looks) -> Style:
+        return (looks.inks.busy, looks.inks.warn, looks.inks.accent)[index % 3]
 
     def _draw(self, plot: Plot, looks: Looks) -> None:
         plt, plain = self.plt, looks.glyphs.ascii_only
@@ -56,14 +69,10 @@ class CurvePlot(PlotextPlot, can_focus=True):
         plt.ticks_color(_rgb(looks.inks.muted))
         plt.frame(False)
         room = max(16, self.size.width * 2 - 16)
-        inks = (looks.inks.busy, looks.inks.warn, looks.inks.accent)
         markers = PLAIN_MARKERS if plain else MARKERS
         for index, curve in enumerate(plot.curves):
             steps, values = thinned(curve, room)
-            plt.plot(
-                steps, values, marker=markers[index % 3], color=_rgb(inks[index % 3]),
-                label=curve.label or None,
-            )  # fmt: skip
+            plt.plot(steps, values, marker=markers[index % 3], color=_rgb(self._ink(index, looks)))
         plt.ylim(*bounds([value for curve in plot.curves for value in curve.values]))
         first, last = plot.curves[0].steps[0], plot.curves[0].steps[-1]
         ticks = [first + (last - first) * n / 4 for n in range(5)]

@@ -13,6 +13,7 @@ from textual.strip import Strip
 
 from runbook.tui import format as fmt
 from runbook.tui.logfile import LONGEST_LINE, LogFile
+from runbook.tui.widgets.titled import Titled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from runbook.tui.logsearch import Matches
 
 
-class LogView(ScrollView, can_focus=True, inherit_bindings=False):
+class LogView(ScrollView, Titled, can_focus=True, inherit_bindings=False):
     """Follows the end of a file until somebody scrolls up."""
 
     DEFAULT_CSS = "LogView { scrollbar-size-vertical: 1; overflow-x: hidden; }"
@@ -55,9 +56,11 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show(self, path: Path | None, looks: Looks, *, placeholder: str = "No output yet") -> None:
         """Show another file, from its end."""
-        self._looks, self.placeholder = looks, placeholder
+        said = (looks, placeholder)
+        moved, self._looks, self.placeholder = said != (self._looks, self.placeholder), *said
         if path == self.file.path:
-            self.refresh()
+            if moved:
+                self.refresh()
             return
         self.file.close()
         self.file = LogFile(path)

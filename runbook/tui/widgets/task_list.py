@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from runbook.families import Family
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui.board_model import PhaseRow, Row, TaskRow
@@ -34,13 +35,15 @@ class TaskList(CursorList[Row]):
         self.show(rows, looks)
 
     def key_of(self, row: Row) -> str | None:
-        """Tasks have a name, phases do not."""
-        return None if isinstance(row, PhaseRow) else row.id
+        """Tasks and families have a name, phases do not."""
+        return model.key_of(row)
 
     def draw_row(self, row: Row, width: int, looks: Looks, *, here: bool) -> list[Segment]:
-        """A phase or a task."""
+        """A phase, a family or a task."""
         if isinstance(row, PhaseRow):
             return self._phase(row, width, looks)
+        if isinstance(row, Family):
+            return _family(row, width, looks, here=here)
         assert self._view is not None
         assert self._now is not None
         return _task(model.task_row(self._view, row, self._now), width, looks, here=here)
@@ -55,6 +58,27 @@ class TaskList(CursorList[Row]):
             Segment(f"{rule} ", looks.inks.faint),
             Segment(count, looks.inks.ok if done else looks.inks.muted),
         ]
+
+
+def _family(row: Family, width: int, looks: Looks, *, here: bool) -> list[Segment]:
+    """One line for all: the state that most needs to be seen, and how many are done."""
+    inks, counts = looks.inks, row.counts
+    done = sum(counts.get(state, 0) for state in model.FINISHED)
+    tail = f" {done}/{len(row.tasks)}"
+    others = [f"{n} {state}" for state, n in counts.items() if state not in model.FINISHED]
+    said = f"  {', '.join(others[:2])}" if others else ""
+    name = f"{fmt.clean(row.name)}[{len(row.tasks)}]"
+    room = width - 6 - len(tail)
+    title = fmt.clip(name, room, end=looks.glyphs.ellipsis)
+    rest = fmt.pad(said, max(0, room - cell_len(title)), end=looks.glyphs.ellipsis)
+    ink = inks.state(row.state)
+    return [
+        Segment(looks.glyphs.arrow if here else " ", inks.busy),
+        Segment(f" {looks.glyphs.state(row.state)} ", ink),
+        Segment(title, inks.strong if here else inks.text),
+        Segment(rest, ink),
+        Segment(f"{tail} {looks.glyphs.folded}", inks.ok if not others else inks.muted),
+    ]
 
 
 def _task(row: TaskRow, width: int, looks: Looks, *, here: bool) -> list[Segment]:

@@ -130,7 +130,7 @@ async def test_run_until_the_end(make_app: MakeApp, world: World) -> None:
     async with driven(app) as pilot:
         await pilot.press("r")
         assert "runbook run" in shown(app, "#command")
-        await wait_until(lambda: app.result is not None, "the end of the run")
+        await wait_until(lambda: app.ears.result is not None, "the end of the run")
         await wait_until(lambda: "done" in row_of(app, "Acceptance length"), "the row")
         assert ("run", None, ()) in world.calls
         assert not app.bridge.engine_runs
@@ -266,7 +266,7 @@ async def test_an_error_stays_until_it_is_put_away(make_app: MakeApp, world: Wor
         await pilot.press("R")
         await wait_until(lambda: "cannot retry train" in shown(app, "#message"), "the problem")
         assert "runbook stop train" in shown(app, "#message")
-        app._hear(Info(text="something else"))
+        app.ears.hear(Info(text="something else"))
         await pilot.pause()
         assert "cannot retry train" in shown(app, "#message")
         await pilot.press("escape")
@@ -508,7 +508,7 @@ async def test_another_clients_progress_is_seen(make_app: MakeApp, world: World)
 async def test_a_problem_of_the_engine_is_told(make_app: MakeApp) -> None:
     app = make_app()
     async with driven(app) as pilot:
-        app._hear(Problem(text="gpu is gone [/]", hint="runbook host probe gpu"))
+        app.ears.hear(Problem(text="gpu is gone [/]", hint="runbook host probe gpu"))
         await pilot.pause()
         assert "gpu is gone [/]" in shown(app, "#message")
         assert "runbook host probe gpu" in shown(app, "#message")
@@ -593,7 +593,7 @@ async def test_restart_claim_decision_verify_probe(make_app: MakeApp, world: Wor
         await in_front(app, NameScreen)
         await pilot.press(*"serve", "enter")
         await wait_until(lambda: ("run", None, ()) in world.calls, "the new start")
-        assert world.calls.index(("restart", "serve")) < world.calls.index(("run", None, ()))
+        assert world.calls.index(("stop", "serve")) < world.calls.index(("retry", "serve"))
         await in_front(app, BoardScreen)
         await pilot.press("C")
         await wait_until(lambda: ("claim", "serve") in world.calls, "the claim")

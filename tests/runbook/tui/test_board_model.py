@@ -12,8 +12,8 @@ from rich.console import Console
 
 from runbook.tui import board_model as model
 from runbook.tui import glyphs, themes
+from runbook.tui.applies import refusal, suggested, working_keys
 from runbook.tui.describe import Looks, Subject, describe
-from runbook.tui.verbs import refusal, suggested, working_keys
 from state.model import Meta, TaskState
 from tests.support.fake_service import NOW, World, ago, make_task
 

@@ -133,10 +133,10 @@ def test_a_crash_leaves_a_report_and_a_sane_terminal(
     script = tmp_path / "crash.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from runbook.tui import app\n"
+        "from runbook.tui import app, start\n"
         "def draw(self):\n    raise ZeroDivisionError('[/] on purpose')\n"
         "app.RunbookApp.open_help = draw\n"
-        f"raise SystemExit(app.run_tui(Path({str(workspace)!r})))\n"
+        f"raise SystemExit(start.run_tui(Path({str(workspace)!r})))\n"
     )
     tmux.start("a", command(workspace, code=str(script)), 80, 24)
     tmux.wait_for("a", "The second task")

@@ -85,7 +85,7 @@ async def test_hostile_text_is_only_text(
             Carried(command=text, answer=None),
             Broke(text=text, hint=text),
         ):
-            app._hear(fact)
+            app.ears.hear(fact)
         await pilot.press("escape", "L")
         await in_front(app, LogScreen)
         await pilot.press("escape")

@@ -1,0 +1,59 @@
+"""Words for what files and evidence call by a key: `free_bytes` 5.2e10 is `free 52.0 GB`. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runbook.tui import format as fmt
+
+_WORDS = {
+    "sha256": "sha256",
+    "rc": "exit code",
+    "exit_code": "exit code",
+    "cls": "ended",
+    "pid": "process",
+    "pgid": "process group",
+    "ids": "token ids",
+    "url": "url",
+    "out": "results",
+    "rows": "rows",
+    "tok_s": "tokens a second",
+    "tokens_per_s": "tokens a second",
+    "lr": "learning rate",
+    "loss": "loss",
+    "ticks": "start ticks",
+}
+"""Keys whose words are not their own letters."""
+
+
+def words(key: object) -> str:
+    """A key as a person says it."""
+    name = fmt.clean(key)
+    known = _WORDS.get(name)
+    if known is not None:
+        return known
+    for unit in ("_bytes", "_s", "_ms"):
+        if name.endswith(unit) and len(name) > len(unit):
+            name = name.removesuffix(unit)
+            break
+    return name.replace("_", " ").strip() or fmt.clean(key)
+
+
+def quantity(key: object, value: Any) -> str:
+    """A value with the unit that its key names."""
+    name = str(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name == "bytes" or name.endswith("_bytes"):
+            return fmt.size(value)
+        if name == "size":
+            return fmt.size(value)
+        if name.endswith("_ms"):
+            return f"{value:.1f} ms"
+        if name == "seconds" or (name.endswith("_s") and name not in _WORDS):
+            return f"{value:.1f} s" if value < 100 else fmt.duration(value)
+    return fmt.value(value)
+
+
+def pair(key: object, value: Any) -> str:
+    """Both: `free 52.0 GB`."""
+    return f"{words(key)} {quantity(key, value)}"
