@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),
     "check": Command("dflash.check", "parity of an exported drafter with its training forward"),
     "put": Command("dflash.put", "a folder -> s3:// or file://, resumable, with sha256"),
+    "sync": Command("dflash.sync", "a growing folder -> s3:// or file://, as its files close"),
     "get": Command("dflash.get", "s3:// or file:// -> a folder, what `put` uploaded"),
 }
 

@@ -203,9 +203,11 @@ class CompletionStore:
             return fresh
         manifest = read_manifest(self.path)
         before = manifest["settings"]
-        changed = [key for key in settings if before.get(key) != settings[key]]
+        changed = [key for key in settings | before if before.get(key) != settings.get(key)]
         if changed:
-            words = ", ".join(f"{key} {before.get(key)!r} -> {settings[key]!r}" for key in changed)
+            words = ", ".join(
+                f"{key} {before.get(key)!r} -> {settings.get(key)!r}" for key in changed
+            )
             raise DflashError(
                 f"{self.path} was begun with other settings: {words}",
                 "Use the same ones to go on, or another --out for the new ones.",

@@ -35,6 +35,9 @@ RULES: Mapping[str, Rule] = {
     "max_mean_loss_tokens": Rule(
         metric="loss_tokens.mean", kind="max", share=False, words="loss tokens a row on average"
     ),
+    "min_loss_share": Rule(
+        metric="loss_share", kind="min", share=True, words="of the tokens are trained on"
+    ),
     "max_length": Rule(metric="length.max", kind="max", share=False, words="tokens at most a row"),
     "max_mode_share": Rule(
         metric="shares.same_length",

@@ -150,7 +150,7 @@ def local_prompts(where: str, out: Path, options: StoreOptions) -> Path:
     if not where.startswith(S3):
         return Path(where)
     folder, _, name = where.rpartition("/")
-    if not name or folder == S3.rstrip("/"):
+    if not name or folder.rstrip("/") == S3.rstrip("/"):
         raise UsageError(f"--prompts {where} names no object", "Write s3://BUCKET/FOLDER/FILE.")
     store = S3Store(folder, options)
     about = store.listed(deep=False, below=name).get(name)

@@ -129,6 +129,7 @@ class Run:
                 "path": str(self._store.path.absolute()),
                 "rows": manifest["rows"],
                 "tokens": manifest["tokens"],
+                "bytes": sum(shard["bytes"] for shard in manifest["shards"]),
                 "failed": self.failed,
                 "truncated": self._truncated,
                 "complete": manifest["complete"],

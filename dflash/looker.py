@@ -209,14 +209,17 @@ class Tally:
         if not self.rows:
             raise InputInvalid(f"{source} holds no row", "Let the step before it finish first.")
         thinking = self._settled_thinking()
+        loss, length = distribution(self._loss), distribution(self._lengths)
+        known = self._with_ids and length["total"]
         return {
             "format": "dflash-audit/1",
             "source": source,
             "rows": self.rows,
             "splits": {name: count for name, count in sorted(self._splits.items()) if name},
             "with_ids": self._with_ids,
-            "loss_tokens": distribution(self._loss),
-            "length": distribution(self._lengths),
+            "loss_tokens": loss,
+            "length": length,
+            "loss_share": loss["total"] / length["total"] if known else None,
             "finish_reasons": dict(self._finish.most_common()),
             "shares": self._shares(thinking),
             "thinking": {

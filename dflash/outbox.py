@@ -42,17 +42,17 @@ class Outbox:
         options: StoreOptions,
         *,
         tell: Callable[[str], None],
-        pauses: tuple[float, ...] = PAUSES_S,
+        pauses: tuple[float, ...] | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        # A wrong address or missing library is told before the first request to a server.
+        self._store: FolderStore | S3Store = open_store(url, options)
+        self.url = self._store.where
         self.sent = 0
         self.problem = ""
         self._folder = folder
         self._options = options
         self._tell = tell
-        self._pauses = pauses
-        # A wrong address or missing library is told before the first request to a server.
-        self._store: FolderStore | S3Store = open_store(self.url, options)
+        self._pauses = pauses or PAUSES_S
         self._there: dict[str, int] | None = None
         self._waiting: deque[dict[str, Any]] = deque()
         self._wake = threading.Condition()
@@ -92,7 +92,7 @@ class Outbox:
                 self.problem = str(error)
                 if attempt < LAST_TRIES - 1:
                     self._tell(f"upload: {error}; it is tried again")
-                    time.sleep(self._pauses[attempt])
+                    time.sleep(self._pauses[min(attempt, len(self._pauses) - 1)])
             else:
                 self.problem = ""
                 self._waiting.clear()

@@ -86,7 +86,12 @@ def remember(tokenizer: TargetTokenizer, recipe: Recipe) -> None:
 
 
 def part_path(out: Path, file: str) -> Path:
-    return out / PARTS / Path(file).with_suffix(".json").name
+    return out / PARTS / f"{_flat(file)}.json"
+
+
+def _flat(file: str) -> str:
+    """`gen/shard-00001.jsonl` as a name of its own: other machines have a shard 1 as well."""
+    return Path(file).with_suffix("").as_posix().replace("/", "+")
 
 
 def existing(out: Path, entry: Entry, recipe: Recipe) -> dict[str, Any] | None:
@@ -108,7 +113,7 @@ def existing(out: Path, entry: Entry, recipe: Recipe) -> dict[str, Any] | None:
 def make_part(path: Path, entry: Entry, out: Path, recipe: Recipe) -> dict[str, Any] | Refused:
     """The part, written; or what is wrong with the file, and then nothing of it is written."""
     maker = _Maker(path, tokenizer_of(recipe), recipe)
-    name = Path(entry.file).with_suffix(".arrow").name
+    name = f"{_flat(entry.file)}.arrow"
     kept: dict[str, tuple[list[int], list[int]]] = {n: ([], []) for n in recipe.splits.names}
     with contextlib.ExitStack() as stack:
         # One file of a million rows must not stand in memory whole: rows go out as they come.

@@ -60,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+class Changed(DflashError):
+    """Somebody wrote to a file while it was read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
     """One file, as it was when the work began."""
@@ -73,14 +77,17 @@ class Local:
 def put(folder: Path, url: str, options: StoreOptions, *, progress: Progress) -> dict[str, Any]:
     """Make the store hold every file below `folder`; returns what it came to."""
     store = open_store(url, options)
-    files = _local_files(folder)
+    files = local_files(folder)
+    if not files:
+        raise InputInvalid(f"{folder} holds no files", "Run the step that writes them.")
     if isinstance(store, FolderStore) and store.folder.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{url} lies inside {folder}", "Name a folder elsewhere.")
     _, done = send(files, store, options, progress=progress)
     return {"url": store.where, **done}
 
 
-def _local_files(folder: Path) -> list[Local]:
+def local_files(folder: Path) -> list[Local]:
+    """Every file below a folder, without hidden ones."""
     if not folder.is_dir():
         raise InputInvalid(f"{folder} is no folder", "Name the folder that is to be uploaded.")
     found = []
@@ -88,8 +95,6 @@ def _local_files(folder: Path) -> list[Local]:
         name = path.relative_to(folder).as_posix()
         if path.is_file() and not is_hidden(name):
             found.append(local_file(path, name))
-    if not found:
-        raise InputInvalid(f"{folder} holds no files", "Run the step that writes them.")
     return found
 
 
@@ -103,6 +108,37 @@ def local_file(path: Path, name: str) -> Local:
     return Local(name=name, path=path, size=about.st_size, changed_ns=about.st_mtime_ns)
 
 
+class Sender:
+    """Brings single files to a store that may hold some of them. Many threads may use it."""
+
+    def __init__(self, store: FolderStore | S3Store, options: StoreOptions) -> None:
+        self._store, self._options = store, options
+        self._there = store.listed()
+        self._whole = MANIFEST in self._there
+        self._claim = threading.Lock()
+
+    def send(self, file: Local) -> tuple[dict[str, Any], bool]:
+        """The manifest's entry for it, and whether it had to travel."""
+        small = file.size <= self._options.part
+        data = file.path.read_bytes() if small else None
+        digest = sha256_file(file.path) if data is None else hashlib.sha256(data).hexdigest()
+        known = self._there.get(file.name)
+        equal = known is not None and known.size == file.size
+        equal = equal and self._store.digest(file.name) == digest
+        if not equal:
+            with self._claim:
+                if self._whole:
+                    self._store.remove(MANIFEST)  # from now on it would tell of another content
+                    self._whole = False
+            self._store.send(file.path, file.name, file.size, digest, data)
+        if local_file(file.path, file.name) != file:
+            raise Changed(
+                f"{file.path} changed while it was uploaded",
+                "Wait until nothing writes there, then run the same command again.",
+            )
+        return {"path": file.name, "size": file.size, "sha256": digest}, not equal
+
+
 def send(
     files: Sequence[Local],
     store: FolderStore | S3Store,
@@ -114,32 +150,14 @@ def send(
     total = sum(file.size for file in files)
     progress.emit("phase", done=0, total=total, unit="bytes", message=f"to {store.where}")
     with store.writing():
-        there = store.listed()
+        sender = Sender(store, options)
         tally = Tally(progress, files=len(files), total=total)
         entries: list[dict[str, Any]] = []
-        claim = threading.Lock()
-        whole = MANIFEST in there
 
         def one(file: Local) -> None:
-            nonlocal whole
-            data = file.path.read_bytes() if file.size <= options.part else None
-            digest = sha256_file(file.path) if data is None else hashlib.sha256(data).hexdigest()
-            known = there.get(file.name)
-            equal = known is not None and known.size == file.size
-            equal = equal and store.digest(file.name) == digest
-            if not equal:
-                with claim:
-                    if whole:
-                        store.remove(MANIFEST)  # from now on it would tell of another content
-                        whole = False
-                store.send(file.path, file.name, file.size, digest, data)
-            if local_file(file.path, file.name) != file:
-                raise DflashError(
-                    f"{file.path} changed while it was uploaded",
-                    "Wait until nothing writes there, then run the same command again.",
-                )
-            entries.append({"path": file.name, "size": file.size, "sha256": digest})
-            tally.add(file.size, moved=not equal)
+            entry, moved = sender.send(file)
+            entries.append(entry)
+            tally.add(file.size, moved=moved)
 
         for_each(one, files, options.connections, store)
         _agree(files, store)

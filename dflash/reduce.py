@@ -47,7 +47,10 @@ class Bucket:
 def make_buckets(
     params: Sequence[Tensor], ranks: int, *, sharded: bool, wire: torch.dtype
 ) -> list[Bucket]:
-    """Matrices and the rest apart, each in the order in which backward reaches them."""
+    """Matrices and the rest apart, buckets in the order in which backward reaches them.
+
+    Within one the drafter's own order: gate and up lie side by side, for one product to do both.
+    """
     buckets: list[Bucket] = []
     backward = list(range(len(params)))[::-1]
     for numbers in (
@@ -57,11 +60,11 @@ def make_buckets(
         group: list[int] = []
         for i in numbers:
             if group and sum(params[j].numel() for j in [*group, i]) > BUCKET_NUMBERS:
-                buckets.append(_bucket(params, group, ranks, sharded, wire))
+                buckets.append(_bucket(params, sorted(group), ranks, sharded, wire))
                 group = []
             group.append(i)
         if group:
-            buckets.append(_bucket(params, group, ranks, sharded, wire))
+            buckets.append(_bucket(params, sorted(group), ranks, sharded, wire))
     return buckets
 
 

@@ -49,7 +49,7 @@ def check_resume(
     step, before = int(saved["step"]), int(saved["total"])
     warmup = int(saved.get("warmup", warmup_steps(before, config)))
     changes = contract_changes(saved["config"], config)
-    changes += _shape_changes(saved["config"], config, shape)
+    changes += shape_changes(config, shape)
     if saved.get("data", data) != data:
         changes.append("the training data is another")
     if saved.get("target", target) != target:
@@ -74,8 +74,25 @@ def check_resume(
     return Resumed(step=step, warmup=warmup, notes=tuple(notes))
 
 
-def _shape_changes(saved: dict[str, Any], config: TrainConfig, shape: DrafterConfig) -> list[str]:
-    """Options that only chose the shape: what they ask for must be what the checkpoint has."""
+def check_start(folder: Path, config: TrainConfig, shape: DrafterConfig) -> str:
+    """A drafter to start from has its shape; refuse options that ask for another. What it has."""
+    changes = shape_changes(config, shape)
+    if config.sliding_window not in (None, shape.sliding_window):
+        changes.append(f"sliding_window: {shape.sliding_window!r}, not {config.sliding_window!r}")
+    if changes:
+        raise DflashError(
+            f"{folder} is a drafter of another shape: {'; '.join(changes)}.",
+            "Leave these options out: --init-from decides the shape.",
+        )
+    window = f", window {shape.sliding_window}" if shape.sliding_window else ""
+    return (
+        f"shape of {folder}: layers {shape.num_layers}{window}, blocks of {shape.block_size}, "
+        f"taps {', '.join(map(str, shape.target_layer_ids))}, mask token {shape.mask_token_id}"
+    )
+
+
+def shape_changes(config: TrainConfig, shape: DrafterConfig) -> list[str]:
+    """Options that only choose a shape, where they ask for another than there is."""
     has = {
         "taps": shape.target_layer_ids,
         "num_taps": len(shape.target_layer_ids),

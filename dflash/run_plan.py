@@ -45,14 +45,14 @@ class Plan:
     """The fingerprint of the target: likewise."""
     warmup: int
     notes: tuple[str, ...] = ()
-    """What a resumed run has changed."""
+    """What a resumed run has changed, or a start from a drafter has decided."""
 
 
 def plan(config: TrainConfig) -> Plan:
     """Open the inputs and decide shape and length of the run."""
     from dflash.batches import Batches
     from dflash.checkpoint import latest_checkpoint
-    from dflash.resume import check_resume
+    from dflash.resume import check_resume, check_start
     from dflash.shards import TokenizedSet
 
     weights = target_weights(config)
@@ -96,7 +96,7 @@ def plan(config: TrainConfig) -> Plan:
         warmup=warmup_steps(total, config),
     )
     if newest is None:
-        return made
+        return replace(made, notes=(check_start(source, config, shape),)) if source else made
     found = check_resume(
         newest, config, shape, total=total, data=made.fingerprint, target=made.target
     )

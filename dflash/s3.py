@@ -20,6 +20,7 @@ S3 = "s3://"
 ADDRESSING = ("auto", "path", "virtual")
 CONNECT_S, READ_S = 10, 60
 TRIES = 5
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
 AGAIN = "Run the same command again: what arrived is kept."
 
 
@@ -71,7 +72,7 @@ def connection(options: StoreOptions, where: str) -> tuple[Any, Any]:
         raise DflashError("boto3 is not installed here", "Install it to use s3://.") from None
     style: Any = {"addressing_style": options.addressing}
     config = Config(
-        s3=style, connect_timeout=CONNECT_S, read_timeout=READ_S,
+        s3=style, signature_version="s3v4", connect_timeout=CONNECT_S, read_timeout=READ_S,
         retries={"mode": "standard", "total_max_attempts": TRIES},
         max_pool_connections=2 * options.connections,  # small files, and parts of large ones
         # Checksums in trailers are not known everywhere. Ours travel as headers, and every file
@@ -138,7 +139,13 @@ def code_of(error: Any) -> str:
 
 def _refused(where: str, error: Any) -> DflashError:
     status, code = status_of(error), code_of(error)
-    if status in (401, 403) or code in ("ExpiredToken", "ExpiredTokenException"):
+    if code in EXPIRED:
+        return NoAccess(
+            f"{where}: the keys have run out ({code})",
+            "Run the task again: it gets fresh ones, and what was moved is kept. For a long job, "
+            "`retry: {max: 5, on: [exit]}`.",
+        )
+    if status in (401, 403):
         return NoAccess(
             f"{where}: the store refuses us ({code})",
             "Check the credentials and what they may do: list, get and put below this prefix.",

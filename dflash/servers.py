@@ -14,6 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dflash.draining import Draining
 from dflash.errors import InputInvalid, UsageError
 from dflash.outcomes import Trouble
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from dflash.window import Window
 
-SERVING = "serving"
+SERVING, DRAINING = "serving", "draining"
 RATE_SECONDS = 120
 PACE_WEIGHT = 0.1
 
@@ -157,12 +158,17 @@ def clean_url(url: str) -> str:
 
 
 class ServerList:
-    """Fixed addresses, and a file that is looked at again whenever it was written."""
+    """Fixed addresses, and a file that is looked at again whenever it was written.
+
+    A server that the workspace drains, for a restart, is draining whatever the list says.
+    """
 
     def __init__(self, urls: Sequence[str], path: Path | None = None) -> None:
         self._fixed = dict.fromkeys(map(clean_url, urls), SERVING)
         self._path = path
         self._seen: tuple[int, int, int] | None = None
+        self._listed: dict[str, str] = dict(self._fixed)
+        self._draining = Draining.of_job()
         self.states: dict[str, str] = dict(self._fixed)
         self.problem = ""
         if path is not None and not path.is_file():
@@ -175,20 +181,27 @@ class ServerList:
 
     def look(self) -> bool:
         """Read the file if it changed; whether the states did."""
+        self._read()
+        states = {
+            url: DRAINING if state == SERVING and url in self._draining else state
+            for url, state in self._listed.items()
+        }
+        changed, self.states = states != self.states, states
+        return changed
+
+    def _read(self) -> None:
         if self._path is None:
-            return False
+            return
         try:
             about = self._path.stat()
             stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
             if stamp == self._seen:
-                return False
+                return
             found = {**self._fixed, **_listed(self._path.read_text(encoding="utf-8"))}
         except (OSError, ValueError, TypeError, KeyError, UsageError) as error:
             self.problem = f"cannot be read as a list of servers ({error})"
-            return False
-        changed = found != self.states
-        self._seen, self.states, self.problem = stamp, found, ""
-        return changed
+            return
+        self._seen, self._listed, self.problem = stamp, found, ""
 
 
 def _listed(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +94,32 @@ def _open_folder(path: Path) -> Source:
             where=str(path), settings=manifest["settings"], entries=_listed(manifest), path=path
         )
     found = sorted(p for p in path.glob("*.jsonl") if p.name not in NOT_INPUT)
+    inner = sorted(one.parent for one in path.glob(f"[!.]*/{completions.MANIFEST}"))
+    if inner and not found:
+        return _together(path, inner)
     if not found:
         raise InputInvalid(
             f"{path} holds neither a {completions.MANIFEST} nor *.jsonl files",
             "Point at the folder that `dflash generate --out` wrote, or at one of JSON lines.",
         )
     return Source(where=str(path), settings={}, entries=tuple(map(_counted, found)), path=path)
+
+
+def _together(path: Path, folders: Sequence[Path]) -> Source:
+    """A folder of such folders: what several machines made of one file of prompts."""
+    sources = [_open_folder(folder) for folder in folders]
+    for folder, source in zip(folders, sources, strict=True):
+        if source.settings != sources[0].settings:
+            raise InputInvalid(
+                f"{folder} was made with other settings than {folders[0]}",
+                "One set has one model, one sampling and one way of thinking; tokenize them apart.",
+            )
+    entries = (
+        replace(entry, file=f"{folder.name}/{entry.file}")
+        for folder, source in zip(folders, sources, strict=True)
+        for entry in source.entries
+    )
+    return Source(where=str(path), settings=sources[0].settings, entries=tuple(entries), path=path)
 
 
 def _listed(manifest: dict[str, Any]) -> tuple[Entry, ...]:

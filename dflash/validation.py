@@ -19,8 +19,9 @@ import torch.distributed as dist
 from dflash.batches import Batches, MicroBatch
 from dflash.feed import packed_states, peer_errors
 from dflash.heldout import from_tokenized
-from dflash.losses import FrozenHead, block_loss, logits_of
+from dflash.losses import FrozenHead, block_loss
 from dflash.shards import Row, TokenizedSet
+from dflash.walk import leading_runs, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,7 +192,7 @@ class HeldOut:
             out = drafter(embeds, states[None], rows.layout, self.config.attention)[0]
             out = out.to(types.target)
             if piece.prompt:
-                walked += self._walk(piece, out, head, options)
+                walked += self._walk(leading_runs(out, rows, head, options))
                 continue
             sums = block_loss(out, rows.labels, rows.supervised, rows.slot, head, options)
             part = sums.totals()
@@ -216,28 +217,11 @@ class HeldOut:
             found["heldout_greedy_acceptance"] = produced / rounds
         return found
 
-    def _walk(self, piece: Piece, out: Tensor, head: FrozenHead, options: LossOptions) -> Tensor:
+    def _walk(self, runs: Tensor) -> Tensor:
         """[2] tokens produced and rounds of drafting the greedy text of one prompt."""
-        size = self.shape.block_size
-        drafts = torch.cat(
-            [
-                logits_of(part, head, options).argmax(-1)
-                for part in out.split(max(1, options.chunk_rows))
-            ]
-        )
-        drafts = drafts.view(-1, size)[:, 1:].cpu()
-        anchors = piece.rows.layout.block_anchor[::size].tolist()
-        block = {anchor: number for number, anchor in enumerate(anchors)}
-        ids = torch.from_numpy(piece.batch.rows[0].input_ids.astype(np.int64))
-        produced = rounds = 0
-        place = piece.prompt  # the target's first token comes with the prompt
-        while place in block and place + size <= len(ids):
-            truth = ids[place + 1 : place + size]
-            run = int((drafts[block[place]] == truth).long().cumprod(0).sum())
-            produced += run + 1
-            rounds += 1
-            place += run + 1
-        return torch.tensor([produced, rounds], dtype=torch.double)
+        size, limit = self.shape.block_size, self.config.eval_tokens
+        rounds = walk(runs.tolist(), block_size=size, limit=limit)
+        return torch.tensor([sum(r.produced for r in rounds), len(rounds)], dtype=torch.double)
 
 
 def _text(number: int, ids: np.ndarray, prompt: int) -> MicroBatch:

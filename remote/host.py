@@ -212,6 +212,14 @@ class Host:
         limit: float | None = self._verb("extend", body)["time_limit_s"]
         return limit
 
+    def set_draining(self, address: str, *, on: bool) -> list[str]:
+        """Tell clients on the host that a server (HOST:PORT) takes no new requests, or does again.
+
+        Returns all that take none now.
+        """
+        marked: list[str] = self._verb("draining", {"address": address, "on": on})["draining"]
+        return marked
+
     def resources(self) -> list[Claim]:
         """Every GPU, port and shared-memory name of the machine that some attempt holds."""
         names = [field.name for field in dataclasses.fields(Claim)]

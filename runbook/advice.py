@@ -34,7 +34,10 @@ def _on(task: Task, verb: str, reason: str, command: str = "") -> NextAction:
 
 def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
-        if task.state in (TaskState.ATTENTION, TaskState.UNHEALTHY):
+        if task.state is TaskState.UNHEALTHY:
+            reason = f"{task.id} is up and does no work: {task.reason}; look at its log first"
+            return _on(task, "restart", reason)
+        if task.state is TaskState.ATTENTION:
             return _on(task, "logs", f"{task.id} needs a decision: {task.reason}")
     return None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _Wanted = Callable[[str], bool]
 _BUNDLES: dict[str, tuple[str, str, str, _Wanted]] = {
     "dflash": ("dflash", "", "dflash/", lambda name: name.endswith((".py", ".typed", ".yaml"))),
-    "payloads": ("remote", "payloads", "", lambda name: name.endswith(".py")),
+    "payloads": ("remote", "payloads", "remote/payloads/", lambda name: name.endswith(".py")),
     "locks": ("runbook", "locks", "", lambda name: name.endswith(".lock")),
     "prompts": ("runbook", "library/prompts", "", lambda name: name.endswith(".jsonl")),
     "cpu_platform": ("runbook", "serving/cpu_platform", "", lambda _: True),

@@ -14,12 +14,14 @@ from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
+from runbook.forecast import LIKE, forecasts, rental_of, seconds_it_ran, seconds_of
 from state import AttemptState, Snapshot, Task, TaskKind, TaskState, UnknownHost
 from state.graph import critical_path, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from runbook.forecast import Forecast
     from state import Attempt, HostBinding, Rental
 
 HOUR = 3600.0
@@ -37,7 +39,7 @@ class Estimate:
 
     seconds: float
     source: str
-    """`measured` on an attempt that went well, or `stated` in the file."""
+    """`measured` on an attempt that went well, by the rate `of` another task, or `stated`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Costs:
     critical_path: tuple[str, ...]
     """The chain of tasks to come that takes longest, as far as times are known."""
     critical_hours: float
+    machines: tuple[Forecast, ...]
+    """What large tasks take by the rate of small ones, on each machine on which those ran."""
 
 
 def measure(snapshot: Snapshot, now: datetime) -> Costs:
@@ -110,6 +114,7 @@ def measure(snapshot: Snapshot, now: datetime) -> Costs:
     return Costs(
         critical_path=tuple(name for name in path if name in coming),
         critical_hours=sum(coming.get(name, 0.0) for name in path) / HOUR,
+        machines=forecasts(snapshot),
         tasks=tasks,
         hosts=hosts,
         spent_hours=sum(task.hours for task in tasks),
@@ -216,6 +221,7 @@ class Estimates:
     """How long tasks take: measured where it can be, else as the file says."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._by_task: defaultdict[str, list[float]] = defaultdict(list)
         self._by_family: defaultdict[str, list[float]] = defaultdict(list)
         now = {task.id: task.definition_hash for task in snapshot.tasks}
@@ -223,15 +229,18 @@ class Estimates:
             # Another definition may take another time: it says nothing of this one.
             same = attempt.definition_hash == now.get(attempt.task)
             if same and attempt.state is AttemptState.VERIFIED and attempt.ended_at:
-                took = _between(attempt.created_at, attempt.ended_at)
+                took = seconds_it_ran(attempt)
                 self._by_task[attempt.task].append(took)
                 self._by_family[family_of(attempt.task)].append(took)
 
     def of(self, task: Task) -> Estimate | None:
-        """Of the task itself, else of others of its family, else as stated; None if unknown."""
+        """Of the task itself, others of its family, a smaller one like it, or as stated."""
         for known in (self._by_task.get(task.id), self._by_family.get(family_of(task.id))):
             if known:
                 return Estimate(seconds=median(known), source="measured")
+        by_rate = seconds_of(self._snapshot, task)
+        if by_rate is not None:
+            return Estimate(seconds=by_rate, source=f"rate of {task.definition[LIKE]['like']}")
         stated = task.definition.get("estimate_s")
         return None if stated is None else Estimate(seconds=float(stated), source="stated")
 
@@ -309,12 +318,9 @@ def busy_seconds(attempts: Iterable[Attempt], now: datetime) -> float:
 
 def _attempt_usd(snapshot: Snapshot, attempt: Attempt, now: datetime) -> float | None:
     """At the price of the machine that the role had when it began."""
-    at = attempt.created_at
-    for rental in reversed(snapshot.rentals):
-        if rental.role == attempt.host and rental.since <= at:
-            price = rental.usd_per_hour
-            return None if price is None else _seconds(attempt, now) / HOUR * price
-    return None
+    rental = rental_of(snapshot, attempt)
+    price = rental.usd_per_hour if rental else None
+    return None if price is None else _seconds(attempt, now) / HOUR * price
 
 
 def _rental_usd(rental: Rental, now: datetime) -> float | None:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,12 @@ def _run(name: str, argv: Iterable[str], folder: Path) -> str | None:
 def fingerprint(value: str, *, like: str | None = None) -> str:
     """Tells whether a value is the same as before. Slow and salted: it cannot be guessed back."""
     salt = bytes.fromhex(like.partition("$")[0]) if like else os.urandom(16)
-    found = hashlib.scrypt(value.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=16)
-    return f"{salt.hex()}${found.hex()}"
+    return f"{salt.hex()}${_slow(value, salt).hex()}"
+
+
+@lru_cache(maxsize=64)  # a value is taken for each task that lists it
+def _slow(value: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(value.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=16)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from runbook.verbs.data import DataVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
 from runbook.verbs.running import RunVerbs
+from runbook.verbs.serving import ServingVerbs
 from runbook.verbs.sharing import SharingVerbs
 from runbook.workspace import Workspace, default_actor
 from state import LoadReport, open_store
@@ -28,7 +29,14 @@ __all__ = ["Service", "ignore"]
 
 
 class Service(
-    HostVerbs, RunVerbs, DecisionVerbs, CheckVerbs, ConfirmVerbs, SharingVerbs, DataVerbs
+    HostVerbs,
+    RunVerbs,
+    ServingVerbs,
+    DecisionVerbs,
+    CheckVerbs,
+    ConfirmVerbs,
+    SharingVerbs,
+    DataVerbs,
 ):
     """One client of one workspace. Not shared between threads that act at the same time."""
 

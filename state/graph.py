@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
@@ -143,7 +143,7 @@ def is_met(need: Need, by: StatefulNode | None) -> bool:
 
 def unmet(task: Node, tasks: Mapping[str, StatefulNode]) -> str:
     """Why it cannot run: the first needs that are not met, or the empty string."""
-    missing = []
+    missing: list[str] = []
     for need in task.needs:
         by = tasks.get(need.task)
         if not is_met(need, by):
@@ -151,7 +151,17 @@ def unmet(task: Node, tasks: Mapping[str, StatefulNode]) -> str:
             if len(missing) > NAMED_NEEDS:
                 missing[-1] = "others"
                 break
-    return f"waits for {', '.join(missing)}" if missing else ""
+    return f"waits for {', '.join(_folded(missing))}" if missing else ""
+
+
+def _folded(missing: Sequence[str]) -> list[str]:
+    """`serve[*]` for three members or more of which nothing else is to be said."""
+    plain = Counter(family_of(name) for name in missing if " " not in name)
+    words = (
+        f"{family_of(name)}[*]" if " " not in name and plain[family_of(name)] > 2 else name
+        for name in missing
+    )
+    return list(dict.fromkeys(words))
 
 
 def _remark(by: StatefulNode | None) -> str:

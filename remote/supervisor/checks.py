@@ -16,6 +16,7 @@ from remote.supervisor.children import in_child
 from remote.supervisor.facts import listening_sockets
 from remote.supervisor.files import free_bytes
 from remote.supervisor.gpus import gpus
+from remote.supervisor.server_load import check_server_load
 from remote.supervisor.verdicts import SHOWN, Verdict, dotted, verdict
 
 if TYPE_CHECKING:
@@ -243,4 +244,5 @@ CHECKS: dict[str, Callable[[JSON], Verdict]] = {
     "json_metric": check_json_metric, "rows_at_least": check_rows_at_least,
     "python_imports": check_python_imports, "free_space": check_free_space,
     "process_alive": check_process_alive, "gpu_free": check_gpu_free,
+    "server_load": check_server_load,
 }  # fmt: skip

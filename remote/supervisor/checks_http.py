@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -28,6 +29,12 @@ def ask(url: str, timeout_s: float, body: JSON | None = None) -> tuple[int, byte
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read(1 << 16)
+    except http.client.HTTPException as error:
+        raise OSError(f"its answer is no HTTP ({type(error).__name__})") from error
+
+
+def json_of(body: bytes) -> Any:
+    return json.loads(body.decode("utf-8"))
 
 
 def refusal(error: OSError) -> str:
@@ -61,7 +68,7 @@ def check_http_generate(args: JSON) -> Verdict:
     if status != 200:
         text = body.decode("utf-8", "replace")[:SHOWN]
         return verdict(False, url=base, status=status, body=text, seconds=seconds)
-    text, count = generated(json.loads(body.decode("utf-8")))
+    text, count = generated(json_of(body))
     return verdict(
         count > 0, url=base, model=model, text=text[:200], ids=count, seconds=seconds, served=served
     )
@@ -72,7 +79,7 @@ def served_models(base: str, limit: float) -> list[str] | None:
     if status != 200:
         return None
     try:
-        return [str(entry["id"]) for entry in json.loads(body.decode("utf-8"))["data"]]
+        return [str(entry["id"]) for entry in json_of(body)["data"]]
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -109,5 +116,5 @@ def check_http_identity(args: JSON) -> Verdict:
         return verdict(False, url=url, found=refusal(error))
     if status != 200:
         return verdict(False, url=url, status=status)
-    found = dotted(json.loads(body.decode("utf-8")), field)
+    found = dotted(json_of(body), field)
     return verdict(found == args["equals"], url=url, field=field, found=found)

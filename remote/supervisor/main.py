@@ -19,7 +19,7 @@ VERBS: Dict[str, str] = {
     "poll": "status", "jobs": "status", "resources": "resources",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "facts": "facts", "radar": "radar", "checks": "checks", "collect_garbage": "garbage",
-    "list": "transfer", "hashes": "transfer", "put_open": "transfer", "put": "transfer",
+    "draining": "draining", "list": "transfer", "hashes": "transfer", "put_open": "transfer", "put": "transfer",
     "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
 STREAMED = ("put", "get")

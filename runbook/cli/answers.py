@@ -130,6 +130,7 @@ ANSWERS: tuple[Answer, ...] = (
         ("task", "text", "its id"),
         ("attempt", "text?", "whose output it is"),
         ("streams", "object", "`out`, `err` -> last lines, without control codes"),
+        ("diagnosis", "object?", "what ended a server: `kind`, `cause`, `next`, `line`, `final`"),
     )),
     Answer("results", "", _keys(
         ("tasks", "object", "id -> results and times"),
@@ -151,6 +152,7 @@ ANSWERS: tuple[Answer, ...] = (
         ("failed", "list", "ids of tasks that failed or need attention"),
     )),
     Answer("stop", "", MOVED),
+    Answer("restart", "", _keys(("result", "object", "how it ended", RunResult))),
     Answer("retry", "", MOVED),
     Answer("retry", "--all-failed", _keys(TASKS)),
     Answer("supersede", "", MOVED),

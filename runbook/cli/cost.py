@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runbook.costs import Costs, HostCost, TaskCost
+    from runbook.forecast import Forecast
     from state import Snapshot
 
 NONE = "-"
@@ -36,6 +37,10 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     report.line()
     hosts = ("host", "machine", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "GPUs")
     report.table([hosts, *map(_host_row, costs.hosts)])
+    if costs.machines:
+        report.line()
+        compared = ("all of", "if done on", "machine", "usd/h", "an hour", "takes", "usd", "tokens")
+        report.table([(*compared, "bytes"), *map(_machine_row, costs.machines)])
     report.line()
     report.line(_total(costs))
     if costs.critical_path:
@@ -84,6 +89,20 @@ def _host_row(host: HostCost) -> tuple[str, ...]:
         _usd(host.to_come_usd),
         fits,
         report.clean(host.gpus) or NONE,
+    )
+
+
+def _machine_row(found: Forecast) -> tuple[str, ...]:
+    return (
+        f"{found.task}: {found.amount:,.0f} {found.of}",
+        found.role,
+        found.machine,
+        _usd(found.usd_per_hour),
+        f"{found.per_hour:,.0f} {found.of}",
+        spell(found.hours),
+        _usd(found.usd),
+        f"{found.tokens / 1e6:,.0f} M" if found.tokens is not None else NONE,
+        report.size(found.bytes) if found.bytes is not None else NONE,
     )
 
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("care", "Advance the graph and stay for what comes."),
     "wait": ("act", "Wait until nothing moves, or until a task ends."),
     "stop": ("act", "Stop a task's job and verify that nothing is left."),
+    "restart": ("serving", "Stop one server and start it again, without the others."),
     "retry": ("act", "Make a failed, stale or stopped task ready again."),
     "supersede": ("act", "Give up a lost attempt for a new one."),
     "skip": ("act", "Leave a task out, with a reason."),

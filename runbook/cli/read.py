@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ERR_LINES = 15
 MEMBERS = 12
 """So many members of a family are told one by one."""
+SHOW_PROGRESS = frozenset({"active", "starting", "verifying", "serving"})
+"""States beside which the last progress line says more than a reason."""
 
 
 @click.command("status")
@@ -145,16 +147,20 @@ def logs_command(
                 streams[name] = _tail(_end(path, shown), shown)
         snapshot = reader.snapshot()
         state = snapshot.task(task).state
+        attempt = snapshot.latest_attempt(task)
+        why = attempt.evidence.get("diagnosis") if attempt else None
         if as_json:
-            attempt = snapshot.latest_attempt(task)
             data = {"task": task, "attempt": attempt.id if attempt else None, "streams": streams}
-            answer("logs", snapshot.revision, data)
+            answer("logs", snapshot.revision, {**data, "diagnosis": why})
             return
     for name, text in streams.items():
         if text and name == "err" and not stream:
             report.line("--- errors (--err for all of them) ---")
         if text:
             report.line(text)
+    if why and not stream:
+        report.line("--- what ended it ---")
+        report.line(f"{report.clean(why['cause'])}. Next: {report.clean(why['next'])}.")
     if not any(streams.values()):
         what = {"out": " to its output", "err": " to its error stream"}.get(stream or "", "")
         hint = f"`runbook status {task}` shows its checks and results."
@@ -337,7 +343,7 @@ def _print_rows(rows: Sequence[tuple[str, str, str]], *, width: int, indent: str
 
 def _beside(view: View, task: Task) -> str:
     live = view.live.get(task.id)
-    if live and live.progress and task.state.value in ("active", "starting", "verifying"):
+    if live and live.progress and task.state.value in SHOW_PROGRESS:
         from runbook.cli.follow import progress_text
 
         return progress_text(live.progress)

@@ -36,6 +36,8 @@ class Work:
     failed: Callable[[Exception], None]
     keep: bool
     """An engine that leaves waits for it: it acts, and a second one must not act beside it."""
+    aside: bool = False
+    """Nobody waits for what it finds: a look at a server that serves goes on for ever."""
     ended: threading.Event = field(default_factory=threading.Event)
     found: Any = None
     error: Exception | None = None
@@ -50,7 +52,8 @@ class Background:
     _wake: threading.Event = field(default_factory=threading.Event)
 
     def __len__(self) -> int:
-        return len(self._work)
+        """How many things are under way that something may come of."""
+        return sum(not work.aside for work in self._work.values())
 
     def busy(self, key: str) -> bool:
         """Whether this is under way, or ended and not yet taken over."""
@@ -66,12 +69,13 @@ class Background:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
         keep: bool = False,
+        aside: bool = False,
     ) -> None:
         """Starts a look, unless it runs already or its host has enough to do: then ask again."""
         on_host = sum(work.role == role for work in self._work.values())
         if key in self._work or on_host >= PER_HOST:
             return
-        work = Work(role=role, done=done, failed=failed, keep=keep)
+        work = Work(role=role, done=done, failed=failed, keep=keep, aside=aside)
         self._work[key] = work
         hosts = replace(world.hosts, _open={}, _breakers={})
         own = replace(world, hosts=hosts, listen=self._events.put)

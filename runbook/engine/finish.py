@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
+from runbook.forecast import OUT
+from runbook.serving.diagnosis import DIAGNOSIS
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
+from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +48,8 @@ def finish(
         cls: `ok` when it ended well; then the checks decide.
         outcome: exit code and signal of the attempt, where there are any.
     """
-    collecting(world, task_id, attempt_id, evidence=evidence, **outcome)
+    if not collecting(world, task_id, attempt_id, evidence=evidence, **outcome):
+        return
     snapshot = world.store.snapshot()
     task, attempt = snapshot.task(task_id), _attempt(snapshot.attempts_of(task_id), attempt_id)
     checks = attempt.detail.get("done_when") or []
@@ -123,11 +128,12 @@ def undecided(
 
 def collecting(
     world: World, task_id: str, attempt_id: str, *, evidence: Mapping[str, Any], **outcome: Any
-) -> None:
-    """Commits that the attempt ended and is being looked at."""
-    snapshot = world.store.snapshot()
-    task, attempt = snapshot.task(task_id), _attempt(snapshot.attempts_of(task_id), attempt_id)
+) -> bool:
+    """Commits that the attempt ended and is being looked at; not one that is stopped meanwhile."""
     with world.store.write(lease=world.lease) as tx:
+        attempt = tx.attempt(attempt_id)
+        if attempt.state is AttemptState.STOPPING or attempt.state in TERMINAL:
+            return False  # a task beside the loop stopped it while its host was asked
         if attempt.state is not AttemptState.COLLECTING:
             if attempt.state is not AttemptState.EXITED:
                 tx.move_attempt(
@@ -138,8 +144,9 @@ def collecting(
                     **outcome,
                 )
             tx.move_attempt(attempt.id, AttemptState.COLLECTING, expect={AttemptState.EXITED})
-        if task.state is TaskState.ACTIVE:
-            tx.move_task(task.id, TaskState.VERIFYING, expect={TaskState.ACTIVE})
+        if tx.task(task_id).state is TaskState.ACTIVE:
+            tx.move_task(task_id, TaskState.VERIFYING, expect={TaskState.ACTIVE})
+    return True
 
 
 def conclude(
@@ -167,13 +174,16 @@ def conclude(
                 size=int(row["size"]),
                 sha256=str(row["sha256"]),
             )
+        known = {**attempt.detail.get("out", {}), **out}
         if ok:
-            tx.set_out(task.id, {**attempt.detail.get("out", {}), **out})
+            tx.set_out(task.id, known)
         tx.move_attempt(
             attempt.id,
             AttemptState.VERIFIED if ok else AttemptState.CHECK_FAILED,
             expect={AttemptState.COLLECTING},
             cls=cls,
+            # The task keeps those of its last attempt; machines are compared by each one's.
+            evidence={OUT: _numbers(known)} if ok else None,
         )
         tx.move_task(
             task.id, TaskState.DONE if ok else TaskState.FAILED, expect={task.state}, reason=reason
@@ -184,6 +194,10 @@ def conclude(
     if again:
         wait_before_retry(world, task, attempt)
         world.emit(Info(text=f"{task.id}: {again}"))
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in results.items() if type(value) in (int, float)}
 
 
 def record_checks(
@@ -214,6 +228,8 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))
     names = {cls.value, exact_class(attempt, cls)}
+    if attempt.evidence.get(DIAGNOSIS, {}).get("final"):
+        return None  # its own words: unchanged, it ends so again
     if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:
         return None
     pause = backoff_s(policy, attempt.number)
@@ -261,8 +277,25 @@ def _first(
         if result.verdict == verdict:
             found = result.evidence.get("message") or result.evidence.get("found") or ""
             said = f": {found}" if found else f": {dict(result.evidence)}"
+            if {"key", "value", "wanted"} <= result.evidence.keys():
+                return f"check {result.verdict}: {_measured(result.evidence)}"
             return f"check {result.verdict}: {check_name(check)}{said}"
     return None
+
+
+BOUNDS = {"min": "at least", "max": "at most", "equals": "exactly"}
+
+
+def _measured(found: Mapping[str, Any]) -> str:
+    """`gain.low is -0.2, wanted above 0 (/work/eval.json)`."""
+    wanted = " and ".join(f"{BOUNDS.get(k, k)} {_plain(v)}" for k, v in found["wanted"].items())
+    return f"{found['key']} is {_plain(found['value'])}, wanted {wanted} ({found['path']})"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value)
+    return f"{int(value):,}" if value == value // 1 else f"{value:,}"
 
 
 def _attempt(attempts: Sequence[Attempt], attempt_id: str) -> Attempt:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.engine.events import Info
+from runbook.grants import issue
 from runbook.secrets import fingerprint, secrets_of
 from state.references import saw_secret
 
@@ -38,8 +39,16 @@ def take_secrets(world: World, snapshot: Snapshot, task: Task) -> None:
 
 
 def with_secrets(world: World, attempt: Attempt, spec: JobSpec) -> JobSpec:
-    """The launch with its secrets. Raises CannotStart when this machine does not have them."""
-    names = secrets_of(attempt)
-    if not names:
+    """The launch with its secrets, and with what is issued for it alone.
+
+    Raises:
+        CannotStart: this machine does not have them, or they were refused to it.
+    """
+    names, grants = secrets_of(attempt), attempt.detail["job"].get("grants") or ()
+    if not names and not grants:
         return spec
-    return replace(spec, secrets=world.hosts.secrets.take(world.store.snapshot(), names))
+    taken = world.hosts.secrets.take(world.store.snapshot(), names)
+    for name, value in issue(grants, taken).items():
+        taken[name] = value
+        world.hosts.secrets.redactor.add(name, value)
+    return replace(spec, secrets=taken)

@@ -52,6 +52,18 @@ def copy_stream(host: Host, attempt: str, stream: Stream, path: Path) -> bool:
     return at > before
 
 
+def end_of_logs(workspace: Workspace, attempt: str) -> str:
+    """The end of what an attempt wrote, output before errors; progress bars as their last line."""
+    said = []
+    for stream in ("out", "err"):
+        path = workspace.log(attempt, stream)
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - CHUNK))
+                said += file.read().decode("utf-8", "replace").split("\n")
+    return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in said)
+
+
 def write_at(path: Path, at: int, chunk: LogChunk) -> None:
     """Puts bytes where they are on the host, so that the copy's size stays the cursor.
 

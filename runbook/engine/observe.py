@@ -6,6 +6,8 @@ A host that does not answer changes nothing but the age of what we know.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import asdict, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from remote import Host, JobStatus, RemoteError, Unreachable
@@ -13,9 +15,11 @@ from runbook.engine import services, stall
 from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Progressed
 from runbook.engine.finish import finish, retry_reason, wait_before_retry
-from runbook.engine.logs import live_of, mirror
+from runbook.engine.logs import end_of_logs, live_of, mirror
 from runbook.engine.start import CONTROL, FOUND, launch
 from runbook.errors import CannotStart
+from runbook.forecast import RAN_S
+from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import RUNNING, TERMINAL
 
@@ -127,7 +131,10 @@ def running(world: World, task: Task, attempt: Attempt, status: JobStatus, host:
 def follow(world: World, task: Task, status: JobStatus, host: Host) -> None:
     """Copies new output and passes on new progress."""
     before = world.live.get(task.id)
-    world.live[task.id] = live_of(status, world.now())
+    live = live_of(status, world.now())
+    if status.attempt in world.loads:
+        live = replace(live, progress=world.loads[status.attempt])
+    world.live[task.id] = live
 
     def grew(stream: str, path: Path, size: int) -> None:
         event = LogGrew(task=task.id, attempt=status.attempt, stream=stream, path=path, size=size)
@@ -145,14 +152,18 @@ def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: 
     if service and cls is FailureClass.OK:
         cls = FailureClass.EXIT
     out = host.read_out(attempt.id) or {}
+    why = diagnose(end_of_logs(world.workspace, attempt.id)) if service else None
+    if why is not None and why.kind in OUT_OF_MEMORY:
+        cls = FailureClass.OOM
+    last = why.said if why is not None else last_words(world, status)
     finish(
         world,
         task.id,
         attempt.id,
         cls=cls,
-        reason=why_ended(status, service=service, last=last_words(world, status)),
+        reason=why_ended(status, service=service, last=last),
         out=out,
-        evidence=evidence_of(status),
+        evidence={**evidence_of(status), **({DIAGNOSIS: asdict(why)} if why else {})},
         exit_code=status.exit_code,
         signal=status.signal,
     )
@@ -196,7 +207,16 @@ def evidence_of(status: JobStatus) -> Mapping[str, object]:
         "reason": status.reason,
         "pid": status.pid,
         "progress": dict(status.progress or {}),
+        **ran(status),
     }
+
+
+def ran(status: JobStatus) -> Mapping[str, float]:
+    """How long it ran by the host's own clock: it may have ended while nobody looked."""
+    if not (status.started_at and status.ended_at):
+        return {}
+    begun, ended = map(datetime.fromisoformat, (status.started_at, status.ended_at))
+    return {RAN_S: max(0.0, (ended - begun).total_seconds())}
 
 
 def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:

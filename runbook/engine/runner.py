@@ -14,7 +14,7 @@ from runbook.engine.start import start
 from runbook.engine.stopping import WHY_STOPPED, stop_beside
 from runbook.live import write_live
 from runbook.placement import Placement, place
-from runbook.reasons import STOPPED_BY, is_over
+from runbook.reasons import RESTARTED_BY, STOPPED_BY, is_over
 from runbook.views import RunResult
 from state import (
     AttemptState,
@@ -43,7 +43,8 @@ RACES = (StateMoved, NotRunnable, PreviousAttemptLive)
 """Somebody's verb moved a task between our look and our write. The next look sees it moved."""
 RACES_IN_A_ROW = 5
 
-MOVING = RUNNING - {TaskState.SERVING}
+# A server that is unhealthy waits for a person, or for itself: neither keeps a run going.
+MOVING = RUNNING - {TaskState.SERVING, TaskState.UNHEALTHY}
 SATISFIED = frozenset({TaskState.DONE, TaskState.SKIPPED})
 
 
@@ -175,6 +176,8 @@ class Engine:
             reason = str(attempt.evidence.get(WHY_STOPPED) or task.reason or "stopped")
             by_person = reason.startswith(STOPPED_BY)
             then = TaskState.GATED if by_person else TaskState.FAILED
+            if reason.startswith(RESTARTED_BY):
+                then = TaskState.READY
             stop_beside(self.world, task, attempt, then=then, reason=reason)
 
     def result(self) -> RunResult:

@@ -6,11 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from remote import CheckResult, Unreachable
+from remote import CheckResult
+from runbook.engine.draining import drain, set_draining
 from runbook.engine.events import Problem
 from runbook.engine.finish import check_name, record_checks
+from runbook.engine.load import watch
+from runbook.engine.logs import end_of_logs
 from runbook.engine.stopping import stop_beside
-from state import Attempt, FailureClass, Task, TaskState
+from runbook.serving.diagnosis import diagnose
+from runbook.serving.health import Watched
+from state import Attempt, AttemptState, FailureClass, Task, TaskState
 
 if TYPE_CHECKING:
     from remote import Host
@@ -25,9 +30,17 @@ SLOW_CHECKS = frozenset({"http_generate"})
 
 
 def look(world: World, task: Task, attempt: Attempt) -> None:
+    """What a service needs now, by its state."""
+    if task.state is TaskState.STARTING:
+        await_ready(world, task, attempt)
+    elif task.state in (TaskState.SERVING, TaskState.UNHEALTHY):
+        watch(world, task, attempt)
+    elif task.state is TaskState.DRAINING and attempt.state is not AttemptState.STOPPING:
+        drain(world, task, attempt)
+
+
+def await_ready(world: World, task: Task, attempt: Attempt) -> None:
     """Takes a starting service to `serving` once all its checks pass, or fails it in time."""
-    if task.state is not TaskState.STARTING:
-        return
     now = time.monotonic()
     started = world.starting_since.setdefault(attempt.id, now)
     if now < world.next_look.get(attempt.id, 0.0):
@@ -42,16 +55,12 @@ def look(world: World, task: Task, attempt: Attempt) -> None:
             return
         within = float(attempt.detail.get("ready_within_s") or READY_WITHIN_S)
         if time.monotonic() - started > within:
-            reason = f"not ready within {within:.0f} s: {missing}"
-            hint = "It is being stopped."
-            world.emit(Problem(text=f"{task.id}: {reason}", hint=hint, task=task.id))
+            why = diagnose(end_of_logs(world.workspace, attempt.id))
+            said = f"; {why.said}" if why else ""
+            reason = f"not ready within {within:.0f} s: {missing}{said}"
+            world.emit(Problem(text=f"{task.id}: {reason}", hint="It is stopped.", task=task.id))
             cls = FailureClass.TIME_LIMIT
             stop_beside(world, task, attempt, then=TaskState.FAILED, reason=reason, cls=cls)
-
-    def failed(error: Exception) -> None:
-        if not isinstance(error, Unreachable):
-            raise error
-        world.unreachable(snapshot, task.role or "", error)
 
     world.background.begin(
         world,
@@ -59,7 +68,7 @@ def look(world: World, task: Task, attempt: Attempt) -> None:
         task.role or "",
         lambda own: ask(own.host_of(snapshot, task), attempt),
         done=done,
-        failed=failed,
+        failed=lambda error: world.silent(snapshot, task, error),
     )
 
 
@@ -77,6 +86,7 @@ def ask(host: Host, attempt: Attempt) -> Found:
             if answer.verdict != "pass":
                 return f"{check_name(check)} {answer.verdict}: {dict(answer.evidence)}", []
             results.append((check, answer))
+    set_draining(host, attempt, on=False)
     return None, results
 
 
@@ -91,4 +101,5 @@ def serving(
         record_checks(tx, task.id, "ready", results, attempt=attempt.id, epoch=attempt.epoch)
         tx.set_out(task.id, {**attempt.detail.get("out", {})})
         tx.move_task(task.id, TaskState.SERVING, expect={TaskState.STARTING})
+    world.watched[attempt.id] = Watched(looked_at=time.monotonic(), probed_at=time.monotonic())
     world.announce(task, TaskState.SERVING, "", attempt)

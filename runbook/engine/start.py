@@ -141,6 +141,7 @@ def begin(
         "done_when": _plain(plan.done_when),
         "ready_when": _plain(plan.ready_when),
         "ready_within_s": plan.ready_within_s,
+        **({"watch": dict(plan.watch)} if plan.watch else {}),
         "out": dict(plan.out),
     }
     if plan.job is None:
@@ -155,6 +156,7 @@ def begin(
             "gpus": [name for name in task.resources if name.startswith("gpu:")],
             "grace_s": plan.job.grace_s,
             "secrets": list(task.definition.get("secrets") or ()),
+            "grants": [dict(grant) for grant in plan.job.grants],
         }
     to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
     with world.store.write(lease=world.lease) as tx:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from remote import Unreachable
 from remote.fanout import Fanout
 from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
@@ -14,9 +15,10 @@ from runbook.engine.hosts import LeftAlone
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from remote import Host, Unreachable
+    from remote import Host
     from runbook.engine.hosts import Hosts
     from runbook.engine.stall import Stall
+    from runbook.serving.health import Watched
     from runbook.views import Live
     from runbook.workspace import Workspace
     from state import Attempt, AttemptState, Lease, Snapshot, Store, Task, TaskState
@@ -42,6 +44,10 @@ class World:
     """Tasks that are tried again after a pause, and when it ends (our own monotonic clock)."""
     stalls: dict[str, Stall] = field(default_factory=dict)
     """By attempt: the metric that is watched for standing still."""
+    watched: dict[str, Watched] = field(default_factory=dict)
+    """By attempt: what is known of a server that serves."""
+    loads: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By attempt: its load, as a progress line."""
     told: set[tuple[str, ...]] = field(default_factory=set)
     """Warnings that are given once."""
     background: Background = field(default_factory=Background)
@@ -119,6 +125,12 @@ class World:
             wait = self.hosts.next_try_s(role)
             hint = f"Its jobs go on; it is asked again in {wait:.0f} s, and then ever more rarely."
             self.emit(Problem(text=str(error), hint=hint))
+
+    def silent(self, snapshot: Snapshot, task: Task, error: Exception) -> None:
+        """A look beside the loop failed: for want of an answer, or because of a mistake of ours."""
+        if not isinstance(error, Unreachable):
+            raise error
+        self.unreachable(snapshot, task.role or "", error)
 
     def reachable(self, snapshot: Snapshot, role: str) -> None:
         """The host answered."""

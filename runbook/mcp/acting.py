@@ -11,6 +11,7 @@ from runbook.detached import start_engine
 from runbook.mcp import answers
 from runbook.requests import runbook_is_approved
 from runbook.verbs.confirming import NeedsConfirmation
+from runbook.verbs.serving import DRAIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +146,24 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
     def stop(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
         """Stops a task's job and verifies that nothing of it is left. Needs a person's token."""
         return _confirmed(session, "stop", task, reason, token, lambda s: s.stop(task))
+
+    @server.tool(annotations=DESTROYS)
+    def restart(
+        task: TaskId,
+        reason: Reason,
+        drain_s: Annotated[
+            float, Field(ge=0, le=3600, description="For so long it answers what it has.")
+        ] = DRAIN_S,
+        token: Token = None,
+    ) -> answers.Done:
+        """Has one server stopped and started again, without the others; `run` does it when nobody
+        advances the graph. Needs a person's token."""
+
+        def act(service: Service) -> str:
+            moved = service.restart(task, drain_s=drain_s)
+            return f"{task} is {moved.state}; whoever advances the graph restarts it"
+
+        return _confirmed(session, "restart", task, reason, token, act)
 
     @server.tool(annotations=DESTROYS)
     def supersede(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:

@@ -85,6 +85,8 @@ def _values(
         said = f"`{axis}` cannot be a name here: use small letters, and none of {taken}"
         document.problem(at, said, key=True)
         return []
+    if isinstance(value, str):  # a group of roles, for a task that runs elsewhere
+        return list(_roles(value, document, at, roles))
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= MOST:
             document.problem(at, f"`{axis}`: a count from 1 to {MOST:,}; found {value}")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runbook.plan.model import EXACT, NEVER_RETRIED, RETRYABLE, PlannedTask, TaskFile
+from runbook.plan.model import (
+    EXACT,
+    NEVER_RETRIED,
+    RETRYABLE,
+    LikeFile,
+    PlannedTask,
+    TaskFile,
+)
 from runbook.plan.names import Names
 from runbook.plan.problems import listed
 from runbook.plan.references import Reference, references, texts
@@ -50,6 +57,8 @@ class Judging(Names):
             where: At = (*at, "needs", index)
             if self._known_task(need.task, where) and name in self._named(need.task):
                 self.document.problem(where, f"task `{name}` needs itself")
+        if isinstance(task.estimate, LikeFile):
+            self._known_task(task.estimate.like, (*at, "estimate", "like"))
         self._judge_retry(task, at)
         self._judge_secrets(task, at)
         self._judge_step(name, task, at, raw_tasks)

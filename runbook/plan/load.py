@@ -16,6 +16,7 @@ from runbook.plan.families import Member, members
 from runbook.plan.judging import Judging
 from runbook.plan.model import (
     NOT_SECRETS,
+    LikeFile,
     PlannedTask,
     Runbook,
     RunbookFile,
@@ -223,7 +224,8 @@ class _Loading(Judging):
             gate=task.gate.ask if task.gate else None,
             kind=TaskKind(step.kind),
             family=self.members[name].family if self.members[name].each else "",
-            estimate_s=task.estimate,
+            estimate_s=None if isinstance(task.estimate, LikeFile) else task.estimate,
+            estimate_like=task.estimate if isinstance(task.estimate, LikeFile) else None,
             stall=task.stall,
             budget=task.budget,
             secrets=task.secrets,

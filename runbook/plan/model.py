@@ -153,6 +153,18 @@ class StallFile(FileModel):
     ] = "warn"
 
 
+class LikeFile(FileModel):
+    """An estimate from the rate of a smaller task: a pilot, on the same machine."""
+
+    like: Annotated[str, Field(description="The task that is measured.")]
+    of: Annotated[str, Field(description="A number among its results that counts the work.")] = (
+        "rows"
+    )
+    amount: Annotated[
+        float, Field(gt=0, description="How much of it is to come; a family shares it evenly.")
+    ]
+
+
 class BudgetFile(FileModel):
     """What may be spent without asking."""
 
@@ -224,6 +236,7 @@ class TaskFile(FileModel):
                     "anyOf": [
                         {"type": "integer", "minimum": 1},
                         {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+                        {"type": "string", "description": "A group of host roles."},
                     ]
                 },
             },
@@ -247,7 +260,7 @@ class TaskFile(FileModel):
         None
     )
     estimate: Annotated[
-        Seconds | None,
+        Seconds | LikeFile | None,
         Field(description="How long it takes; measured, once an attempt of it went well."),
     ] = None
     budget: Annotated[BudgetFile | None, Field(description="For all its attempts.")] = None
@@ -350,6 +363,7 @@ class PlannedTask:
     family: str = ""
     """The task of the file that it is a member of; empty for a task without `for_each`."""
     estimate_s: float | None = None
+    estimate_like: LikeFile | None = None
     stall: StallFile | None = None
     budget: BudgetFile | None = None
     secrets: tuple[str, ...] = ()
@@ -373,6 +387,8 @@ class PlannedTask:
     def _optional(self) -> Iterator[tuple[str, Any]]:
         yield "family", self.family
         yield "estimate_s", self.estimate_s
+        if self.estimate_like:
+            yield "estimate_like", self.estimate_like.model_dump()
         if self.stall:
             stall = self.stall
             yield (

@@ -16,6 +16,7 @@ from runbook.steps.manual import Manual
 from runbook.steps.model_copy import ModelCopy
 from runbook.steps.plan import Plan
 from runbook.steps.probe import Probe
+from runbook.steps.s3_sync import S3Sync
 from runbook.steps.serve import Serve
 from runbook.steps.shell import Shell
 from runbook.steps.stop import Stop
@@ -40,6 +41,7 @@ STEP_TYPES: dict[str, Step[Any]] = {
     "model_copy": ModelCopy(),
     "plan": Plan(),
     "probe": Probe(),
+    "s3_sync": S3Sync(),
     "serve": Serve(),
     "shell": Shell(),
     "stop": Stop(),

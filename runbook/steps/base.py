@@ -101,6 +101,8 @@ class JobPlan:
     time_limit_s: float | None = None
     ports: tuple[int, ...] = ()
     grace_s: float = 20
+    grants: tuple[Mapping[str, Json], ...] = ()
+    """What `runbook.grants` issues for it when it is launched; as plain values, never the keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,9 @@ class StepPlan:
     ready_when: tuple[Check, ...] = ()
     ready_within_s: float | None = None
     """How long a service may be `starting`."""
+    watch: Mapping[str, Json] = field(default_factory=dict)
+    """Of a service: `url`, `api` and `model` of the server, its `ports`, and under the names of
+    `runbook.serving.health.Patience` how it is looked after while it serves."""
     out: Mapping[str, Json] = field(default_factory=dict)
     """What is known before it runs, for `${task.NAME.out.KEY}`; the job's own out.json wins."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -9,7 +10,7 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import dflash_job, told
-from runbook.steps.object_args import SyncArgs, store_words
+from runbook.steps.object_args import SyncArgs, scoped_keys, store_words
 
 
 class DownloadArgs(SyncArgs):
@@ -32,6 +33,7 @@ class Download(Step[DownloadArgs]):
         out = args.out.rstrip("/")
         words = ("get", args.url.rstrip("/"), out, *store_words(args, ctx))
         job = dflash_job(args, ctx, (*words, *(("--plain",) if args.plain else ())))
+        job = replace(job, grants=scoped_keys(args, ctx, read=args.url))
         return StepPlan(
             summary=told(job, ctx),
             job=job,

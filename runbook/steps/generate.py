@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -11,7 +12,7 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
 from runbook.steps.gate_args import Gates, gate_words
-from runbook.steps.object_args import ObjectUrl, TransferArgs, store_words
+from runbook.steps.object_args import ObjectUrl, TransferArgs, scoped_keys, store_words
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 
@@ -127,6 +128,7 @@ class Generate(Step[GenerateArgs]):
                 *(store_words(args, ctx) if args.upload or _at_store(args.prompts) else ()),
             ),
         )
+        job = replace(job, grants=scoped_keys(args, ctx, read=args.prompts, write=args.upload))
         audited = (
             checks.json_metric(f"{args.out}/early-audit/report.json", "passed", equals=True),
         )

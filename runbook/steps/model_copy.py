@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
+from runbook.steps.base import JobPlan, Step, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, told
+from runbook.steps.object_args import StoreArgs, signed_listing
 from runbook.units import Size  # noqa: TC001 (pydantic reads it)
 
 # Which of the two it became is known to the payload alone. It is kept beside the copy on disk, so
@@ -23,10 +24,18 @@ print(folder)
 """
 
 
-class ModelCopyArgs(StepArgs):
+class ModelCopyArgs(StoreArgs):
     """From where to where."""
 
-    source: Annotated[str, Field(description="The model's folder.")]
+    source: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="The model's folder, a network mount too; `hub:ID[@REVISION]` (HF_TOKEN, "
+            "HF_ENDPOINT); or `s3://BUCKET/PREFIX`, for which this machine signs URLs: the host "
+            "gets no key.",
+        ),
+    ]
     shm: Annotated[str, Field(description="The copy in shared memory, such as /dev/shm/NAME.")]
     disk: Annotated[
         str,
@@ -38,7 +47,7 @@ class ModelCopyArgs(StepArgs):
     headroom: Annotated[
         Size, Field(description="Memory to leave free, of the machine and of its cgroup.")
     ] = 4 << 30
-    streams: Annotated[int, Field(ge=1, description="Ranges read at the same time.")] = 8
+    streams: Annotated[int, Field(ge=1, description="Ranges read at the same time.")] = 16
     files: Annotated[int, Field(ge=1, description="Files copied at the same time.")] = 4
 
 
@@ -50,12 +59,13 @@ class ModelCopy(Step[ModelCopyArgs]):
 
     def plan(self, args: ModelCopyArgs, ctx: StepContext) -> StepPlan:
         place = f"{args.disk}.place.json"
+        shipped = ctx.ship("payloads")
         job = JobPlan(
             argv=(
                 "/bin/sh",
                 "-c",
                 _COPY,
-                f"{ctx.ship('payloads')}/model_copy.py",
+                f"{shipped}/remote/payloads/model_copy.py",
                 *flag("--source", args.source),
                 *flag("--shm", args.shm),
                 *flag("--disk", args.disk),
@@ -65,7 +75,8 @@ class ModelCopy(Step[ModelCopyArgs]):
                 *flag("--files", args.files),
             ),
             cwd=ctx.work,
-            env={"PLACE": place},
+            env={"PLACE": place, "PYTHONPATH": shipped, "PYTHONDONTWRITEBYTECODE": "1"},
+            grants=(signed_listing(args, args.source),) if args.source.startswith("s3://") else (),
         )
         return StepPlan(
             summary=(

@@ -10,7 +10,11 @@ from runbook.steps.base import StepArgs
 from runbook.steps.dflash_job import DflashArgs, flag
 
 if TYPE_CHECKING:
-    from runbook.steps.base import StepContext
+    from collections.abc import Mapping
+
+    from runbook.steps.base import Json, StepContext
+
+    Grant = Mapping[str, Json]
 
 ObjectUrl = Annotated[
     str,
@@ -39,9 +43,24 @@ class TransferArgs(StoreArgs):
         bool,
         Field(
             description="Whether keys without a session token may be used on a machine that is "
-            "reached over SSH: whoever runs that machine can read them."
+            "reached over SSH: whoever runs that machine can read them. Without it, and without "
+            "keys among the task's secrets, the job gets short-lived ones for this prefix alone."
         ),
     ] = False
+    key_hours: Annotated[
+        int, Field(ge=1, le=36, description="How long the short-lived keys are asked to hold.")
+    ] = 24
+    key_role: Annotated[
+        str, Field(description="Role (ARN) that they are of, where the store asks for one.")
+    ] = ""
+
+
+def signed_listing(args: StoreArgs, url: str) -> Grant:
+    """What lies below a prefix, with signed URLs: the host needs no keys at all."""
+    return {
+        "kind": "listing", "url": url.rstrip("/"), "endpoint": args.endpoint,
+        "region": args.region, "addressing": args.addressing,
+    }  # fmt: skip
 
 
 class SyncArgs(DflashArgs, TransferArgs):
@@ -60,3 +79,21 @@ def store_words(args: TransferArgs, ctx: StepContext) -> tuple[str, ...]:
         *flag("--connections", args.connections),
         *(() if ours else ("--short-lived-only",)),
     )
+
+
+def scoped_keys(args: TransferArgs, ctx: StepContext, **urls: str) -> tuple[Grant, ...]:
+    """Keys for a job on a machine that is not ours, not for long and for these alone: `read` and
+    `write` are addresses, those that are none of S3 need no key."""
+    places = [
+        {"url": url.rstrip("/"), "write": name == "write"}
+        for name, url in urls.items()
+        if url.startswith("s3://")
+    ]
+    if ctx.host_kind == "local" or args.long_lived_keys or not places:
+        return ()
+    return (
+        {
+            "kind": "keys", "places": places, "hours": args.key_hours, "role": args.key_role,
+            "endpoint": args.endpoint, "region": args.region,
+        },
+    )  # fmt: skip

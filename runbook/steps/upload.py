@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import dflash_job, flag, told
-from runbook.steps.object_args import SyncArgs, store_words
+from runbook.steps.object_args import SyncArgs, scoped_keys, store_words
 
 
 class UploadArgs(SyncArgs):
@@ -28,13 +29,18 @@ class Upload(Step[UploadArgs]):
 
     def plan(self, args: UploadArgs, ctx: StepContext) -> StepPlan:
         source, url = args.source.rstrip("/"), args.url.rstrip("/")
-        # Beside the folder and not in it: one for each address that it goes to.
-        receipt = f"{source}.uploaded-{hashlib.sha256(url.encode()).hexdigest()[:8]}.json"
+        receipt = receipt_beside(source, url)
         words = ("put", source, url, *store_words(args, ctx), *flag("--receipt", receipt))
-        job = dflash_job(args, ctx, words)
+        grants = scoped_keys(args, ctx, write=url)
+        job = replace(dflash_job(args, ctx, words), grants=grants)
         return StepPlan(
             summary=told(job, ctx),
             job=job,
             done_when=(checks.json_metric(receipt, "url", equals=url),),
             out={"url": url},
         )
+
+
+def receipt_beside(source: str, url: str) -> str:
+    """Beside the folder and not in it: one for each address that it goes to."""
+    return f"{source}.uploaded-{hashlib.sha256(url.encode()).hexdigest()[:8]}.json"

@@ -62,7 +62,7 @@ class Venv(Step[VenvArgs]):
         job = JobPlan(
             argv=(
                 "python3",
-                f"{ctx.ship('payloads')}/venv.py",
+                f"{ctx.ship('payloads')}/remote/payloads/venv.py",
                 *flag("--dest", args.dest),
                 *flag("--lock", shipped(args.lock, ctx, bundle="locks")),
                 *flag("--python", args.python),

@@ -135,7 +135,9 @@ def _unhealthy(view: View, task: Task) -> Matter | None:
         speaks_against=tuple(_checks(view, task, "fail")),
         choices=(
             Choice(key="log", command=f"runbook logs {task.id}", means="why it does not answer"),
-            Choice(key="restart", command=f"runbook stop {task.id}", means="stop and start again"),
+            Choice(
+                key="restart", command=f"runbook restart {task.id}", means="it alone, once more"
+            ),
         ),
     )  # fmt: skip
 

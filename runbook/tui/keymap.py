@@ -77,8 +77,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="restart", keys="ctrl+r", shown="^r", action="restart", label="Restart", group=RUN,
-        writes=True, help="Stop a server, then start it again; asks for its name",
-        cli="runbook stop {task}",
+        writes=True, help="Drain a server, stop it, start it again; asks for its name",
+        cli="runbook restart {task}",
     ),
     Key(
         id="skip", keys="s", shown="s", action="skip", label="Skip", group=RUN, writes=True,

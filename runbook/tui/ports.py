@@ -50,6 +50,9 @@ class ServicePort(ReaderPort, Protocol):
     def stop(self, task: str) -> Any:
         """Stop the running attempt of a task and verify that it is gone."""
 
+    def restart(self, task: str) -> Any:
+        """Have a server drained, stopped and started again by whoever advances the graph."""
+
     def retry(self, task: str) -> Any:
         """Make a failed task ready for a new attempt."""
 

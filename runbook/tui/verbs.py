@@ -65,22 +65,22 @@ class Verbs(MachineVerbs):
         self._after(screen, f"runbook stop {task.id}", lambda service: service.stop(task.id))
 
     def restart(self, task: Task | None) -> None:
-        """Stop a server, verify it, make it ready, and go on."""
+        """Have a server drained, stopped, verified and started again."""
         if self.refused("restart", task):
             return
         assert task is not None
         screen = NameScreen(
             f"Restart {task.id}?",
-            f"{task.title}, on {self._where(task)}. What it is answering breaks off; it is "
-            "stopped, verified, and started again as a new attempt.",
+            f"{task.title}, on {self._where(task)}. It gets no new requests and has a "
+            "minute for those it has; then it is stopped, verified, and started again as a new "
+            "attempt. Other servers go on.",
             name=task.id,
         )
 
         def call(service: ServicePort) -> None:
-            service.stop(task.id)
-            service.retry(task.id)
+            service.restart(task.id)
 
-        command = f"runbook stop {task.id} && runbook retry {task.id} && runbook run"
+        command = f"runbook restart {task.id}"
         self._after(screen, command, call, then=lambda _answer: self._go_on(command))
 
     def _go_on(self, command: str) -> None:

@@ -1,4 +1,4 @@
-"""Real tokenizers for the tests of data: loaded once, a second or more each."""
+"""Real tokenizers, loaded once, a second or more each; servers and prompts for `generate`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import functools
 import json
 import pathlib
 import shutil
+import signal
+import subprocess
 
 import pytest
 
 from dflash.tokenizer import TargetTokenizer
+from tests.support.completing import ROOT, Server
 
 ASSETS = pathlib.Path(__file__).parents[1] / "assets"
 QWEN_TOKENS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
@@ -49,3 +52,55 @@ def qwen(tmp_path_factory):
         (folder / "tokenizer.json").write_text(json.dumps(value))
         found[name] = loaded(folder)
     return found
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_left():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def servers(tmp_path):
+    started = []
+
+    def start(*options):
+        folder = tmp_path / f"server-{len(started)}"
+        folder.mkdir()
+        started.append(Server(folder, *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+
+    def write(count, *, text="question {}"):
+        rows = [
+            {"id": f"p{n:03d}", "messages": [{"role": "user", "content": text.format(n)}]}
+            for n in range(count)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def start():
+    """Starts the command as a process, which does not outlive the test."""
+    jobs = []
+
+    def begin(words, **kwargs):
+        jobs.append(subprocess.Popen(words, cwd=ROOT, **kwargs))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.kill()
+        job.communicate()

@@ -2,129 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import pathlib
 import signal
 import subprocess
-import sys
-import time
-import urllib.request
 
 import pytest
 
-from dflash import completions
-from dflash.__main__ import main
 from dflash.answers import split_thinking
 from dflash.client import Settings, seed_for
-from dflash.completions import CompletionStore, read_records, shard_paths
+from dflash.completions import CompletionStore, shard_paths
 from dflash.errors import DflashError, InputInvalid
 from dflash.prompts import load_prompts
-
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
-
-
-class Server:
-    def __init__(self, folder, *options):
-        self.folder = folder
-        self.options = options
-        self.port = 0
-        self.process = None
-        self.start()
-
-    def start(self):
-        port_file = self.folder / "port"
-        port_file.unlink(missing_ok=True)
-        command = [sys.executable, str(HERE / "fake_server.py"), str(port_file)]
-        self.process = subprocess.Popen([*command, "--port", str(self.port), *self.options])
-        wait_for(port_file.exists, "the server's port")
-        self.port = int(port_file.read_text())
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
-
-    def faults(self, *faults, health=200):
-        rows = [{"kind": kind, "times": times} for kind, times in faults]
-        data = json.dumps({"faults": rows, "health": health}).encode()
-        request = urllib.request.Request(f"{self.url}/_faults", data=data)
-        with urllib.request.urlopen(request, timeout=10):
-            pass
-
-    def seen(self):
-        with urllib.request.urlopen(f"{self.url}/_seen", timeout=10) as response:
-            return json.load(response)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-
-def wait_for(condition, what, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.01)
-
-
-@pytest.fixture(autouse=True)
-def no_handlers_left():
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def servers(tmp_path):
-    started = []
-
-    def start(*options):
-        folder = tmp_path / f"server-{len(started)}"
-        folder.mkdir()
-        started.append(Server(folder, *options))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
-
-
-@pytest.fixture
-def prompts(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-
-    def write(count, *, text="question {}"):
-        rows = [
-            {"id": f"p{n:03d}", "messages": [{"role": "user", "content": text.format(n)}]}
-            for n in range(count)
-        ]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
-
-
-def command(prompts, out, *servers, extra=()):
-    words = [sys.executable, "-m", "dflash", "generate", "--prompts", str(prompts)]
-    words += ["--out", str(out), "--model", "toy", "--concurrency", "4", "--shard-rows", "7"]
-    for server in servers:
-        words += ["--server", server if isinstance(server, str) else server.url]
-    return [*words, *extra]
-
-
-def generate(*args, check=0, **kwargs):
-    """The command as a user calls it, in this process: starting Python costs more than it does."""
-    text = io.StringIO()
-    with contextlib.redirect_stderr(text):
-        code = main(command(*args, **kwargs)[3:])
-    assert code == check, text.getvalue()
-    return text.getvalue()
-
-
-def rows_of(out):
-    return list(read_records(shard_paths(out)))
+from tests.support.completing import command, count_rows, generate, lines_of, rows_of
+from tests.support.deadline import wait_for
 
 
 def test_two_servers_share_the_work(tmp_path, servers, prompts, monkeypatch):
@@ -170,7 +60,9 @@ def test_request_carries_what_exact_text_needs(tmp_path, servers, prompts):
     assert row["messages"] == body["messages"]
 
 
-@pytest.mark.parametrize("kind", ["503", "500", "reset", "abort", "garbage"])
+@pytest.mark.parametrize(
+    "kind", ["503", "429", "502", "500", "reset", "abort", "garbage", "duplicate"]
+)
 def test_passing_faults_cost_nothing(tmp_path, servers, prompts, kind):
     server, other = servers(), servers()
     server.faults((kind, 3))
@@ -180,11 +72,11 @@ def test_passing_faults_cost_nothing(tmp_path, servers, prompts, kind):
     assert all(row["finish_reason"] == "stop" for row in rows)
 
 
-def test_trouble_of_a_second_does_not_use_up_the_attempts(tmp_path, servers, prompts):
+def test_trouble_of_a_second_does_not_use_up_the_attempts(tmp_path, servers, prompts, start):
     server = servers()
     server.faults(("500", 1000))
-    job = subprocess.Popen(command(prompts(2), tmp_path / "out", server), cwd=ROOT)
-    wait_for(lambda: len(server.seen()) >= 4, "two attempts of each")
+    job = start(command(prompts(2), tmp_path / "out", server))
+    wait_for(lambda: len(server.seen()) >= 4, what="two attempts of each")
     server.faults()
     assert job.wait(timeout=30) == 0
     assert len(rows_of(tmp_path / "out")) == 2
@@ -234,10 +126,10 @@ def test_server_that_dies_leaves_its_work_to_the_other(tmp_path, servers, prompt
     assert len({row["id"] for row in rows_of(tmp_path / "out")}) == 40
 
 
-def test_server_that_comes_back_is_used_again(tmp_path, servers, prompts):
+def test_server_that_comes_back_is_used_again(tmp_path, servers, prompts, start):
     server = servers("--delay", "0.05")
     server.faults(("none", 5), ("die", 1))
-    job = subprocess.Popen(command(prompts(30), tmp_path / "out", server), cwd=ROOT)
+    job = start(command(prompts(30), tmp_path / "out", server))
     server.process.wait(timeout=20)
     server.start()
     assert job.wait(timeout=40) == 0
@@ -296,13 +188,13 @@ def test_openai_api_says_that_ids_are_missing(tmp_path, servers, prompts):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_stopped_at_any_point_goes_on(tmp_path, servers, prompts, number):
+def test_stopped_at_any_point_goes_on(tmp_path, servers, prompts, start, number):
     server = servers("--delay", "0.03")
     path, out = prompts(60), tmp_path / "out"
     kept = 0
     for _ in range(3):
-        job = subprocess.Popen(command(path, out, server), cwd=ROOT, stderr=subprocess.PIPE)
-        wait_for(lambda wanted=kept + 5: count_rows(out) >= wanted, "rows on disk")
+        job = start(command(path, out, server), stderr=subprocess.PIPE)
+        wait_for(lambda wanted=kept + 5: count_rows(out) >= wanted, what="rows on disk")
         job.send_signal(number)
         _, text = job.communicate(timeout=20)
         assert job.returncode == (-9 if number == signal.SIGKILL else 75), text
@@ -313,19 +205,6 @@ def test_stopped_at_any_point_goes_on(tmp_path, servers, prompts, number):
     assert sorted(row["id"] for row in rows) == [f"p{n:03d}" for n in range(60)]
     # A kill costs at most what was in flight.
     assert len(server.seen()) <= 60 + 3 * 4
-
-
-def count_rows(out):
-    paths = [*out.glob("shard-*.jsonl"), out / "inflight.jsonl"]
-    ids = set()
-    for path in paths:
-        if path.is_file():
-            ids |= {row["id"] for row in map(completions._record, lines_of(path)) if row}
-    return len(ids)
-
-
-def lines_of(path):
-    return path.read_bytes().splitlines(keepends=True)
 
 
 def test_corrupt_prompt_line(tmp_path, servers, prompts):

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dflash.drafter import Drafter
+from dflash.fused_layer import side_by_side
 from dflash.optim import Optimiser
 from dflash.sharded import optimiser_for
 from dflash.train_config import TrainConfig
@@ -155,3 +156,25 @@ def poisoned(rank: int) -> Any:
 
 def test_a_bad_gradient_of_one_rank_is_named_and_skipped_by_all(tmp_path: Path) -> None:
     assert in_ranks(RANKS, tmp_path, poisoned) == [("hidden_norm.weight", True)] * RANKS
+
+
+def together_in_memory(rank: int) -> list[bool]:
+    """Whether one product can do for both matrices of each layer, once the optimiser is there."""
+    dist.init_process_group(
+        "gloo", init_method=os.environ["DFLASH_RENDEZVOUS"], rank=rank, world_size=RANKS
+    )
+    drafter = model(torch.bfloat16)
+    optimiser_for(drafter, options(shard_optimizer=True), dist.group.WORLD)
+    found = []
+    for layer in drafter.layers:
+        gate, up = layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight
+        both = side_by_side(gate.detach(), up.detach())
+        found.append(both.data_ptr() == gate.data_ptr() and torch.equal(both[len(gate) :], up))
+    dist.destroy_process_group()
+    return found
+
+
+def test_slices_leave_gate_and_up_side_by_side(tmp_path: Path) -> None:
+    for found in in_ranks(RANKS, tmp_path, together_in_memory):
+        assert found
+        assert all(found)

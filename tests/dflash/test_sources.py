@@ -53,6 +53,32 @@ def store(folder, count, *, shard_rows=10):
     return folder
 
 
+def test_folders_of_several_machines_make_one_set(tmp_path):
+    """Both have a shard 0 of their own; together they are every row, once."""
+    for machine, numbers in (("a", range(25)), ("b", range(25, 60))):
+        settings = {"model": "m", "thinking": "off"}
+        with CompletionStore(tmp_path / "all" / machine, settings=settings, shard_rows=10) as made:
+            for number in numbers:
+                made.add(record(number))
+            made.finish(complete=True, failed=0)
+    out = tmp_path / "set"
+    tokenize(
+        completions=tmp_path / "all", tokenizer=MODEL, out=out, shares={"train": 1.0},
+        min_heldout=0, progress=Progress(),
+    )  # fmt: skip
+    found = TokenizedSet(out)
+    assert sorted(found.row(n).id for n in range(len(found))) == [f"r{n:04d}" for n in range(60)]
+
+
+def test_folders_of_other_settings_are_no_one_set(tmp_path):
+    for machine in ("a", "b"):
+        with CompletionStore(tmp_path / machine, settings={"model": machine}, shard_rows=2) as made:
+            made.add(record(1))
+            made.finish(complete=True, failed=0)
+    with pytest.raises(InputInvalid, match="other settings"):
+        sources.open_source(str(tmp_path))
+
+
 def plain(folder, files):
     folder.mkdir(parents=True)
     for name, rows in files.items():

@@ -311,3 +311,32 @@ def apart(rank: int, values: dict[str, Any], root: str) -> str:
     except DflashError as error:
         return error.message
     return "nothing was noticed"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"taps": [0, 3, 6]}, r"taps: \(1, 3, 5\) in the checkpoint, \(0, 3, 6\) now"),
+        ({"num_taps": 2}, "num_taps: 3 in the checkpoint, 2 now"),
+        ({"mask_token": 126}, "mask_token"),
+        ({"sliding_window": 8}, "sliding_window: None, not 8"),
+    ],
+)
+def test_a_drafter_to_start_from_keeps_its_shape(
+    inputs: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    """What asks for another is refused, not passed over."""
+    run(inputs, tmp_path / "first", steps=1)
+    changes = {"init_from": str(tmp_path / "first" / "step-000001"), "steps": 2} | change
+    with pytest.raises(DflashError, match=says) as caught:
+        run(inputs, tmp_path / "out", **changes)
+    assert "--init-from decides the shape" in caught.value.hint
+
+
+def test_the_shape_of_a_drafter_to_start_from_is_told(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(inputs, tmp_path / "first", steps=1)
+    start = str(tmp_path / "first" / "step-000001")
+    run(inputs, tmp_path / "out", steps=1, init_from=start, layers=3, block_size=16)
+    assert f"shape of {start}: layers 1, blocks of 4, taps" in capsys.readouterr().err

@@ -177,6 +177,35 @@ def specforge_losses() -> dict[str, float]:
     return made
 
 
+def block_logits() -> np.ndarray:
+    """[N*B, V] of a drafter, for losses that are given logits."""
+    return numbers("block logits", len(ANCHORS) * BLOCK, VOCAB, scale=2.0)
+
+
+def speculators_losses() -> dict[str, float]:
+    """Its default, cross entropy to the target's choice under D-PACE; and under decay, gamma 4."""
+    import torch
+    from speculators.losses import resolve_loss_config
+    from speculators.models.dflash.metrics import compute_metrics
+
+    place = np.array(ANCHORS)[:, None] + np.arange(BLOCK)
+    inside = (place < LENGTH) & (np.arange(BLOCK) > 0)
+    chosen = tokens()[np.minimum(place, LENGTH - 1)].reshape(-1)
+    made = {}
+    for kind in ("dpace", "fixed-exp-decay"):
+        loss, _ = compute_metrics(
+            torch.from_numpy(block_logits())[None],
+            torch.nn.functional.one_hot(torch.from_numpy(chosen), VOCAB).float()[None],
+            torch.from_numpy(inside.reshape(1, -1).astype(np.float32)),
+            block_size=BLOCK,
+            gamma=4.0,
+            loss_config=resolve_loss_config("ce", "eager"),
+            per_position_loss_weight=kind,
+        )
+        made[kind] = float(loss)
+    return made
+
+
 def specforge_mask(window: int | None) -> list[list[int]]:
     import torch
     from specforge.algorithms.common.dflash_family_model import create_dflash_sdpa_mask
@@ -217,6 +246,7 @@ def main() -> None:
     made = {
         "official": {kind: official_outputs(kind) for kind in KINDS},
         "specforge_losses": specforge_losses(),
+        "speculators_losses": speculators_losses(),
         "specforge_masks": {"full": specforge_mask(None), "sliding": specforge_mask(WINDOW)},
         "speculators_mask": speculators_mask(),
     }

@@ -139,6 +139,24 @@ def test_losses_equal_specforge(
     assert value == pytest.approx(frozen["specforge_losses"][theirs], rel=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "theirs"), [("dpace", "dpace"), ("ce", "fixed-exp-decay")])
+def test_losses_equal_speculators(frozen: dict, kind: str, theirs: str) -> None:
+    """Of one row, given the same labels; it divides by the supervised slots, whatever the weights.
+
+    Its own labels are the target's choices, which tests/benchmarks/quality.py can train on.
+    """
+    anchors = torch.tensor(peers.ANCHORS)[:, None] + torch.arange(peers.BLOCK)
+    slot = torch.arange(peers.BLOCK).repeat(len(peers.ANCHORS))
+    supervised = (anchors.flatten() < peers.LENGTH) & (slot > 0)
+    labels = torch.from_numpy(peers.tokens())[anchors.flatten().clamp_max(peers.LENGTH - 1)]
+    sums = block_loss(
+        torch.from_numpy(peers.block_logits()), labels, supervised, slot, lambda logits: logits,
+        LossOptions(block_size=peers.BLOCK, kind=kind, gamma=4.0, chunk_rows=3),
+    )  # fmt: skip
+    value = float(sums.loss) / int(supervised.sum())
+    assert value == pytest.approx(frozen["speculators_losses"][theirs], rel=1e-5)
+
+
 def test_frozen_numbers_are_the_peers_own() -> None:
     script = Path(__file__).with_name("peers.py")
     done = subprocess.run(
@@ -148,6 +166,7 @@ def test_frozen_numbers_are_the_peers_own() -> None:
     live, kept = json.loads(done.stdout), json.loads(FROZEN.read_text(encoding="utf-8"))
     assert live["specforge_masks"] == kept["specforge_masks"]
     assert live["speculators_mask"] == kept["speculators_mask"]
-    assert live["specforge_losses"] == pytest.approx(kept["specforge_losses"], rel=1e-5)
+    for losses in ("specforge_losses", "speculators_losses"):
+        assert live[losses] == pytest.approx(kept[losses], rel=1e-5)
     for kind, blocks in kept["official"].items():
         np.testing.assert_allclose(live["official"][kind], blocks, atol=1e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import random
@@ -17,19 +16,26 @@ from typing import Any
 
 import pytest
 
-PAYLOAD = Path(__file__).resolve().parents[2] / "remote/payloads/model_copy.py"
+from remote.payloads import model_copy
+from runbook.bundle import bundle_files
+
+PAYLOAD = "remote/payloads/model_copy.py"
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def payload() -> Any:
-    spec = importlib.util.spec_from_file_location("payload_model_copy", PAYLOAD)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return model_copy
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """As it lies on a host, without anything else of ours."""
+    for name, content in bundle_files("payloads").items():
+        path = tmp_path / "shipped" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path / "shipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,12 +285,15 @@ def test_the_disk_must_hold_it_too(
     assert not machine.disk.exists()
 
 
-def test_killed_at_any_moment_the_copy_is_whole_or_not_there(machine: Machine) -> None:
+def test_killed_at_any_moment_the_copy_is_whole_or_not_there(
+    machine: Machine, shipped: Path
+) -> None:
     claim(machine.source)
     env = {k: v for k, v in os.environ.items() if not k.startswith("RUNBOOK")}
     env |= {"RUNBOOK_OUT": str(machine.root / "out.json")}
     env |= {"RUNBOOK_PROGRESS": str(machine.root / "progress.jsonl")}
-    argv = [sys.executable, "-I", str(PAYLOAD), *machine.argv("--no-shm")]
+    env |= {"PYTHONPATH": str(shipped)}
+    argv = [sys.executable, str(shipped / PAYLOAD), *machine.argv("--no-shm")]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "env": env}
     whole = machine.disk / "manifest.json"
     for _ in range(3):

@@ -155,6 +155,7 @@ def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.Monkey
 
 UNTRIED = {
     "stop",
+    "restart",
     "supersede",
     "audit",
     "checkpoints",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
+from runbook.forecast import OUT, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
 from tests.state.builders import graph, load
 
@@ -55,7 +56,7 @@ def fill(store: Store, text: str, binding: HostBinding = BOX, **extra: dict[str,
         tx.bind_host(binding)
 
 
-def run(store: Store, clock: Clock, name: str, hours: float) -> None:
+def run(store: Store, clock: Clock, name: str, hours: float, **out: float) -> None:
     with store.write() as tx:
         attempt = tx.create_attempt(name, host="box", epoch="e")
         tx.move_task(name, TaskState.ACTIVE, expect={TaskState.READY})
@@ -70,6 +71,7 @@ def run(store: Store, clock: Clock, name: str, hours: float) -> None:
             AttemptState.VERIFIED,
             expect={AttemptState.COLLECTING},
             cls=FailureClass.OK,
+            evidence={OUT: out},
         )
         tx.move_task(name, TaskState.DONE, expect={TaskState.VERIFYING})
 
@@ -199,3 +201,60 @@ def test_an_estimate_is_measured_where_it_can_be_also_on_others_of_the_family(
 )
 def test_hours_for_people(hours: float, said: str) -> None:
     assert spell(hours) == said
+
+
+LIKE = {"estimate_like": {"like": "pilot", "of": "rows", "amount": 90_000.0}}
+
+
+def test_a_large_task_is_estimated_by_the_rate_of_a_small_one(store: Store, clock: Clock) -> None:
+    fill(store, "pilot; all: pilot", all=LIKE)
+    assert Estimates(store.snapshot()).of(store.snapshot().task("all")) is None, "not measured"
+    run(store, clock, "pilot", 0.25, rows=500, tokens=1_000_000)
+    found = Estimates(store.snapshot()).of(store.snapshot().task("all"))
+    assert found is not None
+    assert (found.seconds / 3600, found.source) == (45.0, "rate of pilot")
+    (row,) = measure(store.snapshot(), clock.now).machines
+    assert (row.task, row.hours, row.usd, row.tokens) == ("all", 45.0, 450.0, 180e6)
+    assert row.bytes is None, "the pilot did not say"
+
+
+def test_machines_that_a_pilot_ran_on_are_compared(store: Store, clock: Clock) -> None:
+    fill(store, "pilot; all: pilot", all=LIKE)
+    run(store, clock, "pilot", 0.25, rows=500)
+    with store.write() as tx:
+        tx.bind_host(replace(BOX, address="b", usd_per_hour=32.0))
+        tx.move_task("pilot", TaskState.STALE, expect={TaskState.DONE})
+        tx.move_task("pilot", TaskState.READY, expect={TaskState.STALE})
+    clock.passes(0.5)
+    run(store, clock, "pilot", 0.1, rows=500)
+    slow, fast = forecasts(store.snapshot())
+    assert (slow.hours, slow.usd) == (45.0, 450.0)
+    assert (fast.hours, fast.usd) == (pytest.approx(18.0), pytest.approx(576.0))
+    assert slow.machine != fast.machine
+    found = Estimates(store.snapshot()).of(store.snapshot().task("all"))
+    assert found is not None
+    assert found.seconds / 3600 == pytest.approx(18.0), "the machine that is there now"
+
+
+def test_a_pilot_that_was_resumed_is_no_faster_for_it(store: Store, clock: Clock) -> None:
+    fill(store, "pilot; all: pilot", all=LIKE)
+    run(store, clock, "pilot", 0.25, rows=500)
+    with store.write() as tx:
+        tx.move_task("pilot", TaskState.STALE, expect={TaskState.DONE})
+        tx.move_task("pilot", TaskState.READY, expect={TaskState.STALE})
+    run(store, clock, "pilot", 0.01, rows=500)
+    (row,) = forecasts(store.snapshot())
+    assert row.hours == pytest.approx(0.26 * 180)
+
+
+def test_a_family_shares_the_amount(store: Store, clock: Clock) -> None:
+    each = {
+        f"all@{box}": {"estimate_like": {**LIKE["estimate_like"], "like": f"pilot@{box}"}}
+        for box in "ab"
+    }
+    fill(store, "pilot@a; pilot@b; all@a: pilot@a; all@b: pilot@b", **each)
+    run(store, clock, "pilot@a", 0.25, rows=500)
+    run(store, clock, "pilot@b", 0.5, rows=500)
+    coming = {row.task: row.to_come for row in measure(store.snapshot(), clock.now).tasks}
+    hours = [coming[f"all@{box}"].seconds / 3600 for box in "ab"]
+    assert hours == [22.5, 45.0], "half of it each, at its own rate"

@@ -296,6 +296,9 @@ class FakeService:
         world.end(task, "stopped")
         world.move(task, "gated", "stopped by a person")
 
+    def restart(self, task: str) -> None:
+        self._act("restart", task).move(task, "draining", "restarted by me")
+
     def retry(self, task: str) -> None:
         self._act("retry", task).move(task, "ready")
 

@@ -37,7 +37,19 @@ TASKS = """\
     with: {sh: "echo begun; sleep 300"}
 """
 READ = {"brief", "status", "task", "logs", "hosts", "events", "wait"}
-ACT = {"run", "verify", "retry", "note", "claim", "release", "stop", "supersede", "skip", "approve"}
+ACT = {
+    "run",
+    "verify",
+    "retry",
+    "note",
+    "claim",
+    "release",
+    "stop",
+    "restart",
+    "supersede",
+    "skip",
+    "approve",
+}
 
 
 @pytest.fixture
@@ -86,7 +98,7 @@ async def test_the_listing_says_what_each_tool_does(folder: Path) -> None:
             described = tool.input_schema.get("properties", {})
             assert all("description" in p for p in described.values()), described
         destroys = {n for n, t in tools.items() if t.annotations and t.annotations.destructive_hint}
-        assert destroys == {"stop", "supersede", "skip", "approve"}
+        assert destroys == {"stop", "restart", "supersede", "skip", "approve"}
         assert "counts" in tools["status"].output_schema["properties"]  # type: ignore[index]
         uris = {str(r.uri) for r in (await client.list_resources()).resources}
         assert uris == {"runbook://brief", "runbook://progress", "runbook://file"}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from moto.iam.access_control import IAMPolicy, PermissionResult
 
 from remote import LocalTransport
 from remote.ssh import SshTransport
-from runbook.engine import hosts
+from runbook import grants
+from runbook.engine import handing, hosts
+from runbook.errors import CannotStart
+from runbook.grants import issue
 from state import HostBinding
 from tests.support.s3 import s3_keys, s3_server
 from tests.support.sshd import running_sshd
@@ -46,6 +51,25 @@ TASKS = """\
     step: upload
     secrets: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]
     with: {venv: PREFIX, source: "${host.work}/set", url: s3://bucket/no, endpoint: ENDPOINT}
+  short:
+    title: Short-lived keys for this prefix
+    phase: one
+    step: upload
+    with: {venv: PREFIX, source: "${host.work}/set", url: s3://bucket/short, endpoint: ENDPOINT,
+           region: us-east-1}
+  follow:
+    title: As it grows
+    phase: one
+    step: s3_sync
+    with: {venv: PREFIX, source: "${host.work}/set", url: s3://bucket/grown, endpoint: ENDPOINT,
+           region: us-east-1, until: a.json, settle: 0s, every: 100ms}
+  model:
+    title: A model, by signed URLs
+    phase: one
+    needs: [short]
+    step: model_copy
+    with: {source: "${task.short.out.url}", shm: "${host.work}/shm", disk: "${host.work}/model",
+           endpoint: ENDPOINT, region: us-east-1, use_shm: false}
   down:
     title: Down
     phase: one
@@ -108,7 +132,17 @@ def service(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
             yield made
 
 
-def test_there_and_back_and_kept(service: Service, endpoint: str, tmp_path: Path) -> None:
+def test_there_and_back_and_kept(
+    service: Service, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued: dict[str, str] = {}
+
+    def watched(*args: Any) -> dict[str, str]:
+        found = issue(*args)
+        issued.update({f"{name} {len(issued)}": value for name, value in found.items()})
+        return found
+
+    monkeypatch.setattr(handing, "issue", watched)
     work = tmp_path / "far" / "work"
     (work / "set" / "deep").mkdir(parents=True)
     files = {"a.json": b"{}", "deep/b.bin": b"b" * 70_000}
@@ -121,13 +155,16 @@ def test_there_and_back_and_kept(service: Service, endpoint: str, tmp_path: Path
 
     assert states(service) == {
         "up": "done", "refused": "failed", "down": "done", "keep": "done", "keep_here": "done",
+        "short": "done", "follow": "done", "model": "done",
     }  # fmt: skip
     for name, content in files.items():
         assert (work / "back" / name).read_bytes() == content
         assert (tmp_path / "kept" / "set" / name).read_bytes() == content
     keys = {one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]}
     kept = {"kept/set/a.json", "kept/set/deep/b.bin", "kept/reports/a.json", "kept/.objects.json"}
-    assert keys == kept | {"set/a.json", "set/deep/b.bin", "set/.objects.json"}
+    names = {"a.json", "deep/b.bin", ".objects.json"}
+    assert keys == kept | {f"{top}/{name}" for top in ("set", "short", "grown") for name in names}
+    assert (work / "model/deep/b.bin").read_bytes() == files["deep/b.bin"]
     recorded = {
         one.uri: (one.size, one.sha256)
         for one in service.snapshot().artifacts
@@ -144,3 +181,47 @@ def test_there_and_back_and_kept(service: Service, endpoint: str, tmp_path: Path
     said = service.log_path("refused", "err")
     assert said is not None
     assert "long-lived" in said.read_text()
+    # What was issued is for the jobs' eyes alone: neither kept here nor left there.
+    assert {name.split()[0] for name in issued} == {*grants.KEYS, grants.LISTING}
+    for path in tmp_path.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        assert not [name for name, value in issued.items() if value.encode() in content], path
+
+
+def test_short_lived_keys_open_one_prefix_and_no_more() -> None:
+    def allows(policy: dict[str, Any], action: str, key: str) -> bool:
+        verdict = IAMPolicy(json.dumps(policy)).is_action_permitted(
+            action, f"arn:aws:s3:::bucket/{key}"
+        )
+        return bool(verdict is PermissionResult.PERMITTED)
+
+    reading = grants.policy_for([{"url": "s3://bucket/runs/a", "write": False}])
+    writing = grants.policy_for([{"url": "s3://bucket/runs/a/", "write": True}])
+    for action, by_reader, by_writer in (
+        ("s3:GetObject", True, True),
+        ("s3:PutObject", False, True),
+        ("s3:AbortMultipartUpload", False, True),
+        ("s3:PutBucketPolicy", False, False),
+    ):
+        assert allows(reading, action, "runs/a/deep/x") is by_reader
+        assert allows(writing, action, "runs/a/deep/x") is by_writer
+        assert not allows(writing, action, "runs/ab/x")
+        assert not allows(writing, action, "other")
+    (look, _) = reading["Statement"]
+    assert look["Condition"] == {"StringLike": {"s3:prefix": ["runs/a", "runs/a/*"]}}
+
+
+def test_keys_that_cannot_be_had_stop_the_start(
+    s3_keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [{"url": "s3://bucket/x", "write": True}]
+    grant = {"kind": "keys", "places": places, "hours": 24, "role": "",
+             "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}  # fmt: skip
+    assert grants.issue([grant], s3_keys) == {}, "the task's own secrets come first"
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(CannotStart, match="No short-lived keys for s3://bucket/x") as refused:
+        grants.issue([grant], {})
+    assert "key_role" in refused.value.hint
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(CannotStart, match="No credentials"):
+        grants.issue([grant], {})

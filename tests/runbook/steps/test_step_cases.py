@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 MADE = (
     "argv", "cwd", "env", "ports", "grace_s", "precheck", "done_when", "ready_when",
-    "ready_within_s", "out", "summary", "outcome",
+    "ready_within_s", "out", "summary", "outcome", "grants",
 )  # fmt: skip
 ALL = sorted(CASES.glob("*/*.json"))
 
@@ -93,6 +93,7 @@ def as_data(plan: StepPlan) -> dict[str, Any]:
         "env": dict(job.env) if job else None,
         "ports": list(job.ports) if job else None,
         "grace_s": job.grace_s if job else None,
+        "grants": list(map(dict, job.grants)) if job else None,
         "precheck": plan.precheck,
         "done_when": plan.done_when,
         "ready_when": plan.ready_when,

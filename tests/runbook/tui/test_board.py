@@ -593,7 +593,7 @@ async def test_restart_claim_decision_verify_probe(make_app: MakeApp, world: Wor
         await in_front(app, NameScreen)
         await pilot.press(*"serve", "enter")
         await wait_until(lambda: ("run", None, ()) in world.calls, "the new start")
-        assert world.calls.index(("stop", "serve")) < world.calls.index(("retry", "serve"))
+        assert world.calls.index(("restart", "serve")) < world.calls.index(("run", None, ()))
         await in_front(app, BoardScreen)
         await pilot.press("C")
         await wait_until(lambda: ("claim", "serve") in world.calls, "the claim")

@@ -1,7 +1,8 @@
 """The command line on simulated machines: in this process, or in one of its own to be killed.
 
 `python -m tests.support.simulation.driver VERB...` with $SIM_FLEET, the fleet's file, and
-$SIM_KILL_AT, the moment at which the process is killed.
+$SIM_KILL_AT, the moment at which the process is killed; or $SIM_KILL_AFTER, the task after whose
+end it is.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def simulated(fleet: Fleet, *, kill_at: int = 0) -> Iterator[None]:
+def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterator[None]:
     """Puts the fleet in the place of SSH, and makes the engine wait for nobody."""
-    kill = Kill(kill_at)
+    kill = Kill(kill_at, kill_after)
 
     def meet(_: hosts.Hosts, binding: HostBinding) -> SimulatedHost:
         address = binding.address or "local"
@@ -68,6 +69,8 @@ def run_here(fleet: Fleet, words: list[str]) -> tuple[int, str, str]:
 
 if __name__ == "__main__":
     with simulated(
-        Fleet(Path(os.environ["SIM_FLEET"])), kill_at=int(os.environ.get("SIM_KILL_AT", "0"))
+        Fleet(Path(os.environ["SIM_FLEET"])),
+        kill_at=int(os.environ.get("SIM_KILL_AT", "0")),
+        kill_after=os.environ.get("SIM_KILL_AFTER", ""),
     ):
         main()

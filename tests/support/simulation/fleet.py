@@ -104,6 +104,19 @@ class State:
             if not fault.done:
                 self._strike(fault)
 
+    def next_event(self) -> float | None:
+        """When something happens by itself: a job ends, or a fault strikes."""
+        live = [job for job in self.jobs.values() if self.lives(job)]
+        ends = [job.ends for job in live if job.ends is not None]
+        strikes = [
+            job.started + fault.after_hours * HOUR
+            for fault in self.faults
+            if not fault.done
+            for job in live
+            if job.task.startswith(fault.task)
+        ]
+        return min((*ends, *strikes), default=None)
+
     def _strike(self, fault: Fault) -> None:
         for job in self.jobs.values():
             ripe = self.now >= job.started + fault.after_hours * HOUR
@@ -147,7 +160,8 @@ class Fleet:
     def clock(self) -> float:
         """The machines' time; looking at it passes some, as waiting does."""
         with self.open() as state:
-            state.pass_time(10.0)
+            silence = max((m.silent_until for m in state.machines.values()), default=0.0)
+            state.pass_time(max(10.0, (silence - state.now) / 4))
             return state.now
 
 

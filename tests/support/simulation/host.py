@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from remote import HostFenceHeld, Unreachable
 from remote.model import CheckResult, Identity, JobStatus, LogChunk, StopReport
+from remote.supervisor.checks import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
     from remote.model import JobSpec, Stream
     from tests.support.simulation.fleet import Fleet, Job, State
 
-POLL_S = 600.0
-"""Machine time between two polls."""
+POLL_S = 60.0
+"""Machine time between two polls at least; more where nothing happens for longer."""
+BEGINNING = datetime(2026, 3, 1, tzinfo=UTC)
 FACTS = {
     "hostname": socket.gethostname(),  # bound as `local`: it must be this machine
     "distribution": "Simulated 12",
@@ -56,7 +59,8 @@ class SimulatedHost:
         names = list(attempts)
 
         def look(state: State) -> dict[str, JobStatus]:
-            state.pass_time(POLL_S)
+            following = state.next_event()
+            state.pass_time(max(POLL_S, (following or 0.0) - state.now))
             return {name: self._status(state, name) for name in names}
 
         return self._call(look)
@@ -73,13 +77,7 @@ class SimulatedHost:
         def probe(state: State) -> list[CheckResult]:
             job = state.jobs.get(attempt or "")
             alive = job is None or state.lives(job)
-            return [
-                CheckResult(
-                    verdict="pass" if self._holds(state, check, alive=alive) else "fail",
-                    evidence={"simulated": True},
-                )
-                for check in checks
-            ]
+            return [self._verdict(state, check, alive=alive) for check in checks]
 
         return self._call(probe)
 
@@ -121,6 +119,10 @@ class SimulatedHost:
 
         return self._call(out)
 
+    def set_draining(self, address: str, *, on: bool) -> list[str]:
+        del on
+        return self._call(lambda _: [address])
+
     def read_file(self, path: str, limit: int) -> bytes:
         return self._call(lambda _: Path(path).read_bytes()[:limit])
 
@@ -139,20 +141,31 @@ class SimulatedHost:
                 raise Unreachable(f"{self.address} does not answer")
             answer = act(state)
             self.last_identity = self._identity(state)
-        self.kill.maybe()  # it was carried out, and the answer is lost
+            ended = any(j.task.startswith(self.kill.after) and j.ended for j in state.jobs.values())
+        self.kill.maybe(now=bool(self.kill.after) and ended)  # done, and the answer is lost
         return answer
 
-    def _holds(self, state: State, check: Mapping[str, Any], *, alive: bool) -> bool:
+    def _verdict(self, state: State, check: Mapping[str, Any], *, alive: bool) -> CheckResult:
         ((name, args),) = check.items()
-        if name == "process_alive":
-            return alive
-        # Shared memory is empty after a boot until the copy has run again.
-        about = json.dumps(args)
+        # A file that a script wrote is really looked at; of any other nothing is known.
+        if name == "json_metric" and Path(args["path"]).exists():
+            verdict, found = CHECKS[name](dict(args))
+            return CheckResult(verdict=verdict, evidence=found)
+        if name == "server_load":  # it works, for as long as it lives
+            return CheckResult(verdict="pass", evidence={"moved": state.now})
+        holds = alive if name == "process_alive" else self._in_memory(state, json.dumps(args))
+        return CheckResult(verdict="pass" if holds else "fail", evidence={"simulated": True})
+
+    def _in_memory(self, state: State, about: str) -> bool:
+        """Shared memory is empty after a boot until the copy has run again."""
         boot = state.machines[self.address].boot
         copies = [job for job in state.jobs.values() if state.script(job.task).in_memory]
-        if any(state.script(job.task).in_memory in about for job in copies):
-            return any(job.boot == boot and job.ended is not None for job in copies)
-        return True
+        if not any(state.script(job.task).in_memory in about for job in copies):
+            return True
+        return any(
+            (job.machine, job.boot) == (self.address, boot) and job.ended is not None
+            for job in copies
+        )
 
     def _identity(self, state: State) -> Identity:
         machine = state.machines[self.address]
@@ -234,6 +247,8 @@ class SimulatedHost:
             cls=cls,
             out_size=len(self._log(state, attempt, "out")),
             err_size=len(self._log(state, attempt, "err")),
+            started_at=_moment(job.started),
+            ended_at=_moment(job.ended),
         )
 
     def _log(self, state: State, attempt: str, stream: Stream) -> bytes:
@@ -248,17 +263,23 @@ class SimulatedHost:
 class Kill:
     """Kills this very process with SIGKILL at the n-th moment at which that could matter."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, after: str = "") -> None:
         self.left = at
+        self.after = after
+        """Or at the first one after a job of this task ended."""
 
-    def maybe(self) -> None:
+    def maybe(self, *, now: bool = False) -> None:
         """One such moment."""
         import os
         import signal
 
         self.left -= 1
-        if self.left == 0:
+        if self.left == 0 or now:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _moment(seconds: float | None) -> str:
+    return (BEGINNING + timedelta(seconds=seconds or 0.0)).isoformat()
 
 
 def _machine() -> Any:

@@ -1,0 +1,74 @@
+"""Verbs for servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.cli.act import advance
+from runbook.cli.common import (
+    dry_run_option,
+    expect_option,
+    json_option,
+    tell_rehearsal,
+)
+from runbook.errors import RunbookError
+from runbook.service import Service
+from runbook.units import parse_duration
+from runbook.verbs.serving import DRAIN_S
+from runbook.views import RunResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from threading import Event as StopEvent
+
+    from runbook.engine.events import Listener
+
+
+@click.command("restart")
+@click.argument("task")
+@click.option(
+    "--drain",
+    metavar="DURATION",
+    default=f"{DRAIN_S:g}s",
+    show_default=True,
+    help="For so long it gets no new requests and answers what it has; 0s: at once.",
+)
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def restart_command(
+    workspace: Path, task: str, drain: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Stop one server and start it again, without the others; wait until it serves.
+
+    What it cannot answer in time breaks off, and clients ask another server.
+
+    Example: runbook restart "serve[1]" --drain 10m
+    """
+    seconds = _duration(drain)
+    if dry_run:
+        with Service.open(workspace, expect_rev=expect_rev, dry_run=True) as service:
+            service.restart(task, drain_s=seconds)
+            tell_rehearsal(service, "restart", as_json=as_json)
+        return
+
+    def engine(service: Service, stop_event: StopEvent, listen: Listener) -> RunResult:
+        service.restart(task, drain_s=seconds)
+        if service.view().engine is None:
+            return service.run(only=[task], stop_event=stop_event, listen=listen)
+        view, _ = service.wait(task, timeout_s=None)  # somebody else advances the graph
+        state = view.snapshot.task(task).state.value
+        outcome = "done" if state == "serving" else "failed"
+        return RunResult(outcome=outcome, reason=f"{task} is {state}")
+
+    advance(workspace, "restart", engine, expect_rev=expect_rev, notify=(), as_json=as_json)
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except ValueError as error:
+        raise RunbookError(f"--drain: {error}.", hint="For example --drain 10m.") from error

@@ -1,0 +1,1 @@
+"""What is known of inference servers: their flags, their health, their last words."""
