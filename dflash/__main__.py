@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command("dflash.compare", "evaluations of several checkpoints, with intervals"),
     "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),
     "check": Command("dflash.check", "parity of an exported drafter with its training forward"),
+    "bench": Command("dflash.server_bench", "servers with other flags -> rates, and the best"),
     "put": Command("dflash.put", "a folder -> s3:// or file://, resumable, with sha256"),
     "sync": Command("dflash.sync", "a growing folder -> s3:// or file://, as its files close"),
     "get": Command("dflash.get", "s3:// or file:// -> a folder, what `put` uploaded"),

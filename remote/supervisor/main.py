@@ -19,8 +19,8 @@ VERBS: Dict[str, str] = {
     "poll": "status", "jobs": "status", "resources": "resources",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "facts": "facts", "radar": "radar", "checks": "checks", "collect_garbage": "garbage",
-    "draining": "draining", "list": "transfer", "hashes": "transfer", "put_open": "transfer", "put": "transfer",
-    "put_close": "transfer", "get": "transfer",
+    "draining": "draining", "list": "transfer", "hashes": "transfer", "put_open": "transfer",
+    "put": "transfer", "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
 STREAMED = ("put", "get")
 """Verbs that speak before their answer: lines and blocks, between the marks."""

@@ -25,6 +25,8 @@ CHECK_TRIES = 3
 CHECK_LIMIT_S = 900.0
 """For all checks of a task together: a manifest of a large model is read whole."""
 LONGEST_BACKOFF_S = 3600.0
+DECISION, LONGEST_DECISION = "decision", 1000
+"""Key of a job's results under which it says what is to be done by them."""
 NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
 """Unchanged, these end the same way; a person looks first."""
 
@@ -177,6 +179,7 @@ def conclude(
         known = {**attempt.detail.get("out", {}), **out}
         if ok:
             tx.set_out(task.id, known)
+            keep_decision(tx, task, out)
         tx.move_attempt(
             attempt.id,
             AttemptState.VERIFIED if ok else AttemptState.CHECK_FAILED,
@@ -198,6 +201,13 @@ def conclude(
 
 def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in results.items() if type(value) in (int, float)}
+
+
+def keep_decision(tx: Tx, task: Task, out: Mapping[str, Any]) -> None:
+    """What a task found out that others are to go by, as a decision with its figures."""
+    text = out.get(DECISION)
+    if isinstance(text, str) and text:
+        tx.add_note(text[:LONGEST_DECISION], task=task.id, decision=True)
 
 
 def record_checks(

@@ -18,7 +18,7 @@ LONGEST_LINE = 240
 NOISE = re.compile(
     r"nanobind: leaked|Only CUDA, HIP and XPU support AWQ|Ignore import error when loading|"
     r"Received sigquit from a child process|KV cache pool is full\. Retract|resource_tracker: |"
-    r"WARNING|FutureWarning|UserWarning"
+    r"WARNING|FutureWarning|UserWarning|server_args="
 )
 
 
@@ -103,7 +103,8 @@ RULES = (
          "there is no such model on the host",
          "look at `model`: a folder with config.json, tokenizer and safetensors"),
     Rule("architecture", r"Model architectures .* (?:are|is) not supported|"
-         r"does not recognize this architecture|trust_remote_code",
+         r"does not recognize this architecture|"
+         r"(?:set the option|pass the argument|requires) .{0,30}trust_remote_code",
          "this engine does not know the model's architecture",
          "take a release that lists it; `trust_remote_code` runs the model's own code"),
     Rule("context", r"context_length \(\d+\) is greater than the derived context_length|"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.steps.artifact import Artifact
 from runbook.steps.audit import Audit
+from runbook.steps.bench import Bench
 from runbook.steps.check import CheckDrafter
 from runbook.steps.download import Download
 from runbook.steps.eval import Eval
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 STEP_TYPES: dict[str, Step[Any]] = {
     "artifact": Artifact(),
     "audit": Audit(),
+    "bench": Bench(),
     "check": CheckDrafter(),
     "download": Download(),
     "eval": Eval(),

@@ -27,12 +27,18 @@ class DflashArgs(StepArgs):
 
 
 def dflash_job(
-    args: DflashArgs, ctx: StepContext, words: Iterable[str], *, grace_s: float = 20
+    args: DflashArgs,
+    ctx: StepContext,
+    words: Iterable[str],
+    *,
+    ports: tuple[int, ...] = (),
+    grace_s: float = 20,
 ) -> JobPlan:
     """`python -m dflash` of the shipped package; the host's own files never shadow it."""
     return JobPlan(
         argv=(f"{args.venv}/bin/python", "-m", "dflash", *words),
         cwd=ctx.work,
+        ports=ports,
         grace_s=grace_s,
         env={
             "PYTHONPATH": ctx.ship("dflash"),

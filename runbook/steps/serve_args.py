@@ -199,6 +199,11 @@ def _problem_of_command(args: ServeArgs) -> str | None:
                 f"`command` has {{{min(unknown)}}}, which is nothing: it may be "
                 f"{', '.join(f'{{{name}}}' for name in sorted(known))}"
             )
+        empty = [
+            name for name in WORDS if f"{{{name}}}" in word and getattr(args, name) in (None, "")
+        ]
+        if empty:
+            return f"`command` names {{{empty[0]}}}, and `{empty[0]}` is not given"
     if not any("{port}" in word for word in args.command):
         return "`command` must say the port: put {port} into it"
     return None

@@ -7,6 +7,7 @@
     wedged     generations hang, /health answers 503, /metrics stands still (SIGSTOP of a scheduler)
     liar       as wedged, but /health goes on saying 200
     busy       /health answers 503, generations hang, and the tokens in /metrics grow
+    delay, ids how long a generation takes, and its token ids
     running    this many requests in /metrics
     says       lines for the error stream, then exit with `exit`: a start that fails
 """
@@ -77,22 +78,26 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
         self.answer(404, "")
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.rfile.read(int(self.headers["Content-Length"]))
         with seen.open("a") as file:
             file.write("POST " + self.path + chr(10))
+        if self.path == "/flush_cache":
+            return self.answer(200, "")
         running[0] += 1
         try:
             while any(told().get(name) for name in ("wedged", "liar", "busy", "slow")):
                 time.sleep(0.05)
         finally:
             running[0] -= 1
+        time.sleep(told().get("delay", 0))
         tokens[0] += 4
+        ids = told().get("ids", [1, 2, 3, 4])
         choice = {"message": {"content": "yes", "reasoning_content": None}, "text": "yes",
                   "finish_reason": "length", "matched_stop": None}
         usage = {"completion_tokens": 4, "prompt_tokens": 3}
         self.answer(200, {"choices": [choice], "usage": usage,
-                          "output_ids": [1, 2, 3, 4], "text": "yes",
-                          "sglext": {"output_ids": [[1, 2, 3, 4]], "input_ids": [[7]]}})
+                          "output_ids": ids, "text": "yes",
+                          "sglext": {"output_ids": [ids], "input_ids": [[7]]}})
 
     def log_message(self, *_):
         pass

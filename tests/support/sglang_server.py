@@ -63,12 +63,15 @@ def sglang_server(
         "--dtype", "float32", "--mem-fraction-static", "0.2", "--max-total-tokens", "8192",
         "--max-running-requests", "8", "--disable-overlap-schedule", "--sleep-on-idle", *flags,
     ]  # fmt: skip
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
-    env |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with (
         log.open("wb") as out,
         subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            argv,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         ) as launcher,
     ):
         try:
@@ -76,6 +79,32 @@ def sglang_server(
             yield RunningServer(url=f"http://127.0.0.1:{port}", name=name, pgid=launcher.pid)
         finally:
             stop_group(launcher)
+
+
+def start_and_fail(*starts: list[str], folder: Path) -> list[str]:
+    """What each of these command lines (after `sglang`) says until it ends; side by side."""
+    program = str(serve_python().with_name("sglang"))
+    running = []
+    for number, words in enumerate(starts):
+        log = folder / f"failing-{number}.log"
+        with log.open("wb") as out:
+            launcher = subprocess.Popen(
+                [program, *words], env=_environment(), stdin=subprocess.DEVNULL, stdout=out,
+                stderr=out, start_new_session=True,
+            )  # fmt: skip
+        running.append((launcher, log))
+    try:
+        for launcher, _ in running:
+            assert launcher.wait(START_SECONDS) != 0
+    finally:
+        for launcher, _ in running:
+            stop_group(launcher)
+    return [log.read_text(errors="replace") for _, log in running]
+
+
+def _environment() -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
+    return env | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def stop_group(launcher: subprocess.Popen[bytes]) -> None:

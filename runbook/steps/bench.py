@@ -1,0 +1,134 @@
+"""`bench`: which flags serve our prompts fastest, measured on the host; the choice is kept.
+
+One server after the other, on the same prompts: speculation on or off, caches, state pools, and how
+many requests at a time. What does not start, fails requests or says something else than the first
+variant is no choice. The winner becomes a decision, with its figures.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from runbook.steps import checks
+from runbook.steps.base import Step, StepContext, StepPlan
+from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
+from runbook.steps.serve_args import ServeArgs
+from runbook.steps.server_argv import environment, server_argv
+from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
+
+TOKEN = "{token}"  # noqa: S105 (the word in whose place each start gets its own)
+
+
+class BenchArgs(DflashArgs):
+    """What is compared, on what."""
+
+    serve: Annotated[
+        ServeArgs, Field(description="A server, as `serve` takes it; what all variants share.")
+    ]
+    variants: Annotated[
+        dict[str, dict[str, Any]],
+        Field(
+            min_length=1,
+            description="Name -> what is different there. The first is what the others' texts "
+            "are compared with, so let it be the plain one: {}.",
+        ),
+    ]
+    concurrency: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(min_length=1, description="Requests at a time; each is measured."),
+    ]
+    prompts: Annotated[
+        str, Field(description="JSON-lines file on the host, or `bundled:NAME.jsonl`.")
+    ]
+    out: Annotated[str, Field(description="Folder of results and of the servers' logs.")]
+    limit: Annotated[int, Field(ge=1, description="Prompts of each run.")] = 1000
+    max_tokens: Annotated[int, Field(ge=1, description="Longest completion.")] = 2048
+    temperature: Annotated[float, Field(ge=0, description="0 is greedy.")] = 1.0
+    top_p: Annotated[float | None, Field(gt=0, le=1, description="Nucleus.")] = None
+    top_k: Annotated[int | None, Field(ge=1, description="Only the best so many tokens.")] = None
+    thinking: Annotated[
+        Literal["on", "off", "default"], Field(description="What the chat template is told.")
+    ] = "default"
+    max_failed: Annotated[
+        float, Field(ge=0, le=1, description="Share of requests; above it, no choice.")
+    ] = 0.01
+    min_agreement: Annotated[
+        float,
+        Field(ge=0, le=1, description="Share of greedy beginnings, before and after the load, "
+        "that must be the first variant's."),
+    ] = 0.7  # fmt: skip
+    request_timeout: Annotated[Seconds | None, Field(description="Longest wait for one.")] = None
+
+    @model_validator(mode="after")
+    def each_can_be_served(self) -> BenchArgs:
+        """A variant that contradicts itself would be found out after hours of the others."""
+        for name in self.variants:
+            try:
+                self.of(name)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                said = first["msg"].removeprefix("Value error, ")
+                raise ValueError(f"variant {name}: {f'{where}: ' if where else ''}{said}") from None
+        return self
+
+    def of(self, name: str) -> ServeArgs:
+        """The server of one variant. It has the address of all of them: they run in turn."""
+        shared = self.serve.model_dump(exclude_unset=True, mode="json")
+        return ServeArgs.model_validate_json(json.dumps({**shared, **self.variants[name]}))
+
+
+class Bench(Step[BenchArgs]):
+    """Measure servers with different flags; `out.variant`, `out.concurrency`, `out.tok_s`."""
+
+    name = "bench"
+    Args = BenchArgs
+
+    def plan(self, args: BenchArgs, ctx: StepContext) -> StepPlan:
+        every = [args.of(name) for name in args.variants]
+        job = dflash_job(
+            args,
+            ctx,
+            (
+                "bench",
+                *flag("--prompts", shipped(args.prompts, ctx, bundle="prompts")),
+                *flags("--variant", map(_variant, args.variants, every)),
+                *flags("--concurrency", args.concurrency),
+                *flag("--out", args.out),
+                *flag("--limit", args.limit),
+                *flag("--max-tokens", args.max_tokens),
+                *flag("--temperature", args.temperature),
+                *flag("--top-p", args.top_p),
+                *flag("--top-k", args.top_k),
+                *flag("--thinking", args.thinking),
+                *flag("--ready-within", args.serve.ready_within),
+                *flag("--request-timeout", args.request_timeout),
+                *flag("--max-failed", args.max_failed),
+                *flag("--min-agreement", args.min_agreement),
+            ),
+            ports=tuple(sorted({port for one in every for port in one.ports})),
+            grace_s=60,
+        )
+        return StepPlan(
+            summary=told(job, ctx),
+            job=job,
+            precheck=tuple(checks.port_free(port) for port in job.ports),
+            done_when=(checks.json_metric(f"{args.out}/report.json", "best.tok_s", above=0.0),),
+            out={"path": args.out},
+        )
+
+
+def _variant(name: str, args: ServeArgs) -> str:
+    sglang = args.engine == "sglang"
+    value = {
+        "name": name,
+        "argv": server_argv(args, TOKEN),
+        "env": environment(args),
+        "url": args.url,
+        "model": args.model if args.engine == "transformers" else args.served_name,
+        "api": "sglang" if sglang else "openai",
+    }
+    return json.dumps(value, separators=(",", ":"))
