@@ -26,12 +26,12 @@ SMALL = "qwen3-8b-dflash"
 NEXT = re.compile(r"^\*\*Next safe action:\*\* `([^`]+)`", re.MULTILINE)
 MOST_STEPS = 80
 KILLS = 10
-KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+KEYS = ("TRAINING_KEY_ID", "TRAINING_KEY")
 
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the runbooks hand to the tasks that talk to the store."""
+    """What the runbooks hand to the training."""
     for name in KEYS:
         monkeypatch.setenv(name, f"value-of-{name.lower()}")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from runbook.cli.main import main
-from runbook.engine import hosts, runner, watch
+from runbook.engine import finish, handing, hosts, runner, watch
 from runbook.verbs import base
 from tests.support.simulation.fleet import Fleet
 from tests.support.simulation.host import Kill, SimulatedHost
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state import HostBinding
+
+KEYS = {"AWS_SESSION_TOKEN": "what-a-store-would-issue"}
 
 
 @contextlib.contextmanager
@@ -42,6 +44,8 @@ def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterat
     at_once = (0.001, 0.005)
     with (
         mock.patch.object(hosts.Hosts, "meet", meet),
+        mock.patch.object(finish, "backoff_s", lambda _policy, _attempts: 0.0),
+        mock.patch.object(handing, "issue", lambda _grants, _given: KEYS),
         mock.patch.object(base, "Hosts", partial(hosts.Hosts, clock=fleet.clock)),
         mock.patch.object(runner, "POLL_S", at_once),
         mock.patch.object(watch, "POLL_S", at_once),
