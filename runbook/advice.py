@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from shlex import quote
 
 from runbook.reasons import STOPPED_BY, is_void
 from runbook.views import NextAction
-from state import Snapshot, Task, TaskState
+from state import AttemptState, Snapshot, Task, TaskState
 from state.graph import ready
 from state.transitions import RUNNING
+
+SAME_FAILURES = 2
+"""After so many failures by one definition, trying again unchanged is a person's decision."""
 
 
 def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
@@ -27,27 +31,40 @@ def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
     return _on(left, "stop", f"{left.id} is {left.state} and nothing else is left to do")
 
 
-def _on(task: Task, verb: str, reason: str, command: str = "") -> NextAction:
+def _on(
+    task: Task, verb: str, reason: str, command: str = "", *, person: bool = False
+) -> NextAction:
     command = command or f"runbook {verb} {quote(task.id)}"
-    return NextAction(verb=verb, task=task.id, command=command, reason=reason)
+    return NextAction(verb=verb, task=task.id, command=command, reason=reason, person=person)
 
 
 def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.UNHEALTHY:
             reason = f"{task.id} is up and does no work: {task.reason}; look at its log first"
-            return _on(task, "restart", reason)
+            return _on(task, "restart", reason, person=True)
         if task.state is TaskState.ATTENTION:
-            return _on(task, "logs", f"{task.id} needs a decision: {task.reason}")
+            return _on(task, "logs", f"{task.id} needs a decision: {task.reason}", person=True)
     return None
 
 
-def _failed(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+def _failed(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.FAILED:
-            reason = f"{task.id} failed: {task.reason}; look at its log, mend the cause, then retry"
-            return _on(task, "retry", reason)
+            tries = _failures(snapshot, task)
+            cause = f"its cause stands in `runbook logs {quote(task.id)}`"
+            if tries >= SAME_FAILURES:
+                reason = f"{task.id} failed {tries} times as it is defined: {task.reason}; {cause}"
+                return _on(task, "retry", reason, person=True)
+            return _on(task, "retry", f"{task.id} failed: {task.reason}; first remove {cause}")
     return None
+
+
+def _failures(snapshot: Snapshot, task: Task) -> int:
+    """Attempts in a row, the last ones, that failed by the present definition."""
+    ended = reversed(snapshot.attempts_of(task.id))
+    bad = takewhile(lambda one: one.definition_hash == task.definition_hash, ended)
+    return sum(one.state is not AttemptState.VERIFIED for one in bad)
 
 
 def _running(_snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
@@ -66,10 +83,10 @@ def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextA
     for task in tasks:
         if task.state is TaskState.GATED and task.reason.startswith(STOPPED_BY):
             reason = f"{task.id} was {task.reason}; it runs again when somebody says so"
-            return _on(task, "retry", reason)
+            return _on(task, "retry", reason, person=True)
         if task.state is TaskState.GATED:
             command = f'runbook gate approve {quote(task.id)} --reason "..."'
-            return _on(task, "approve", f"{task.id} {task.reason}", command)
+            return _on(task, "approve", f"{task.id} {task.reason}", command, person=True)
     return None
 
 
@@ -79,7 +96,9 @@ def _stale(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAc
             reason = f"{task.id} is stale: {task.reason or 'its inputs changed'}"
             # Once its checks were asked again and failed, only running it again helps.
             gone = any(check.verdict == "fail" for check in snapshot.checks_of(task.id))
-            return _on(task, "verify" if is_void(task) and not gone else "retry", reason)
+            if is_void(task) and not gone:
+                return _on(task, "verify", reason)
+            return _on(task, "retry", reason, person=not is_void(task))
     return None
 
 
@@ -92,7 +111,8 @@ def _ready(snapshot: Snapshot, _tasks: list[Task], engine: str | None) -> NextAc
     if homeless is not None and all(task.role and task.role not in bound for task in found):
         command = f"runbook host bind {homeless.role} local"
         reason = f"{homeless.id} is ready and no machine plays {homeless.role}: this one, or "
-        return _on(homeless, "bind", reason + "USER@ADDRESS in the place of `local`", command)
+        reason += "USER@ADDRESS in the place of `local`"
+        return _on(homeless, "bind", reason, command, person=True)
     names = ", ".join(task.id for task in found[:4]) + (" ..." if len(found) > 4 else "")
     if engine:
         reason = f"{names} ready; {engine} starts what limits allow"

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from runbook.requests import open_requests
-from state import Attempt, Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
+from state import Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
 from state.transitions import RUNNING
 
@@ -27,9 +27,14 @@ BUDGET = 4000
 LAST_EVENTS = 8
 LAST_NOTES = 5
 LAST_RESULTS = 6
-EDITED = "runbook.yaml was edited since: see `runbook plan`, take it over with `runbook init`."
+EDITED = (
+    "runbook.yaml was edited since: `runbook plan` shows what that would change; whoever edited it "
+    "takes it over with `runbook init`."
+)
+PERSON = "a person decides this"
 LONGEST = 160
 MOST_ROWS = 100
+SETTLED = frozenset({TaskState.DONE, TaskState.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,7 @@ def _sections(view: View, tasks: list[Task], events: Iterable[Event]) -> list[Se
         _make("unknown", "Unknown", 1, _unknowns(view, tasks)),
         _make("waiting", "Waiting for a person", 2, _waiting(snapshot, tasks)),
         _make("wrong", "Failed or stale", 2, [_wrong_line(task) for task in wrong]),
+        _make("money", "Deadlines and money", 2, _money(snapshot, tasks), "runbook plan --cost"),
         _make("results", "Last results", 4, [_result_line(t) for t in results], "runbook results"),
         _make("decisions", "Decisions", 3, [_note_line(note) for note in decisions]),
         _make("notes", "Notes", 5, [_note_line(note) for note in notes][-LAST_NOTES:]),
@@ -199,7 +205,8 @@ def _progress(tasks: list[Task]) -> str:
 def _next(view: View) -> str:
     if not view.next.command:
         return view.next.reason + "."
-    return f"`{view.next.command}` ({one_line(view.next.reason)})"
+    whose = f"; **{PERSON}**" if view.next.person else ""
+    return f"`{view.next.command}` ({one_line(view.next.reason)}{whose})"
 
 
 def _about(view: View, task: Task) -> tuple[str, ...]:
@@ -220,7 +227,7 @@ def _about(view: View, task: Task) -> tuple[str, ...]:
         ended = f", {attempt.cls}" if attempt.cls else ""
         lines.append(f"- attempt {attempt.number} on {attempt.host}: {attempt.state}{ended}")
     lines += [
-        f"- {check.purpose} check `{one_line(check.name)}`: {check.verdict} at {check.at}"
+        f"- {check.purpose} check `{one_line(check.name)}`: {check.verdict} at {when(check.at)}"
         for check in snapshot.checks_of(task.id)
     ]
     lines += [f"- {_note_line(note)}" for note in snapshot.notes if note.task == task.id]
@@ -250,7 +257,8 @@ def _running_line(view: View, task: Task) -> str:
 def _documents(view: View) -> list[str]:
     since = {"changed": ", **changed since it was listed**", "gone": ", **not there any more**"}
     return [
-        f"{quoted(one.path)} {one_line(one.title)} (sha256 {one.sha256[:12]}, listed {one.at})"
+        f"{quoted(one.path)} {one_line(one.title)} "
+        f"(sha256 {one.sha256[:12]}, listed {when(one.at)})"
         f"{since.get(view.documents.get(one.path, ''), '')}"
         for one in view.snapshot.documents
     ]
@@ -260,7 +268,9 @@ def _claim_line(view: View, claim: Claim) -> str:
     what = "the whole run" if claim.subject == "run" else f"`{claim.subject}`"
     over = " (run out)" if view.claims and claim.subject not in view.claims else ""
     why = f": {quoted(claim.reason)}" if claim.reason else ""
-    return f"{what} by {claim.holder} since {claim.at} for {claim.for_s / 60:g} min{over}{why}"
+    return (
+        f"{what} by {claim.holder} since {when(claim.at)} for {claim.for_s / 60:g} min{over}{why}"
+    )
 
 
 def _hands_off(view: View, tasks: list[Task]) -> list[str]:
@@ -268,18 +278,27 @@ def _hands_off(view: View, tasks: list[Task]) -> list[str]:
     for task in tasks:
         attempt = view.snapshot.latest_attempt(task.id)
         if task.state in RUNNING and attempt is not None and attempt.detail.get("job"):
-            rows.append(f"the processes and files of `{task.id}`{_ports(attempt)}")
+            held = [*task.resources, *(f"port {n}" for n in attempt.detail["job"]["ports"] or ())]
+            holds = f", {', '.join(held)}" if held else ""
+            rows.append(f"on {attempt.host}: the processes and files of `{task.id}`{holds}")
+        elif task.state is TaskState.ATTENTION and attempt is not None:
+            rows.append(f"on {attempt.host}: whatever is left of `{task.id}`; it may still run")
+    rows += [
+        f"what {claim.holder} claimed: `{claim.subject}`"
+        for claim in view.snapshot.claims
+        if not view.claims or claim.subject in view.claims
+    ]
+    needed = {need.task for task in tasks if task.state not in SETTLED for need in task.needs}
+    done = [task.id for task in tasks if task.state is TaskState.DONE and task.id in needed]
+    if done:
+        rows.append(f"what these left on their hosts, others still need it: {_names(done)}")
     return rows
-
-
-def _ports(attempt: Attempt) -> str:
-    ports = attempt.detail["job"].get("ports") or []
-    return f", ports {', '.join(map(str, ports))}" if ports else ""
 
 
 def _unknowns(view: View, tasks: list[Task]) -> list[str]:
     rows = [
-        f"host {host.role} has not answered since {host.unreachable_since}; its jobs may well run"
+        f"host {host.role} has not answered since {when(host.unreachable_since)}; "
+        "its jobs may well run"
         for host in view.snapshot.hosts
         if host.unreachable_since
     ]
@@ -299,6 +318,35 @@ def _waiting(snapshot: Snapshot, tasks: list[Task]) -> list[str]:
         for row in open_requests(snapshot)
     ]
     return [*gates, *asked]
+
+
+def _money(snapshot: Snapshot, tasks: list[Task]) -> list[str]:
+    """What ends when, and what is spent as of this revision, which says nothing of later."""
+    rows = [
+        f"`{task.id}` is stopped when it has run for {limit_s / 3600:g} h, counted from "
+        f"{when(attempt.started_at or attempt.created_at)}"
+        for task in tasks
+        if _runs(task)
+        and (attempt := snapshot.latest_attempt(task.id))
+        and (limit_s := (attempt.detail.get("job") or {}).get("time_limit_s"))
+    ]
+    rented = any(host.ends_at or host.usd_per_hour is not None for host in snapshot.hosts)
+    if rented or "budget" in snapshot.meta.extra:
+        from runbook.costs import told  # only where money and time are a topic
+
+        rows += told(snapshot, _as_of(snapshot))
+    return rows
+
+
+def _as_of(snapshot: Snapshot) -> str:
+    """When this revision came about, as far as the graph itself says."""
+    times = [
+        *(task.since for task in snapshot.tasks),
+        *(note.at for note in snapshot.notes),
+        *(attempt.ended_at or attempt.created_at for attempt in snapshot.attempts),
+        *(rental.until or rental.since for rental in snapshot.rentals),
+    ]
+    return max(times)
 
 
 def _wrong_line(task: Task) -> str:
@@ -321,7 +369,7 @@ def _result_line(task: Task) -> str:
 
 def _note_line(note: Note) -> str:
     about = f" on `{note.task}`" if note.task else ""
-    return f"{note.at} {note.actor}{about}: {one_line(note.text)}"
+    return f"{when(note.at)} {note.actor}{about}: {one_line(note.text)}"
 
 
 def _worth_telling(event: Event) -> bool:
@@ -332,9 +380,13 @@ def _worth_telling(event: Event) -> bool:
 def _event_line(event: Event) -> str:
     reason = event.payload.get("reason")
     why = f": {quoted(str(reason))}" if reason else ""
-    return (
-        f"{event.seq} {event.at} `{event.subject}` {event.payload.get('to')} by {event.actor}{why}"
-    )
+    moved = f"`{event.subject}` {event.payload.get('to')} by {event.actor}"
+    return f"{event.seq} {when(event.at)} {moved}{why}"
+
+
+def when(iso: str) -> str:
+    """A stored time, to the minute."""
+    return f"{iso[:10]} {iso[11:16]}Z"
 
 
 def one_line(text: str) -> str:

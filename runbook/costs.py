@@ -147,6 +147,32 @@ def account(snapshot: Snapshot, at: str) -> tuple[tuple[str, ...], ...]:
     return tuple(rows)
 
 
+def told(snapshot: Snapshot, at: str) -> list[str]:
+    """The account in lines for the brief, as of a revision's time."""
+    found = measure(snapshot, parse(at))
+    rows = []
+    limits = [
+        f"{spell(found.spent_hours)} of {spell(most)}"
+        if unit == "hours"
+        else f"${found.spent_usd:,.2f} of ${most:,.2f}"
+        for unit, most in found.budget.items()
+    ]
+    if limits:
+        rows.append(f"spent of the budget, as of {at[:10]} {at[11:16]}Z: {', '.join(limits)}")
+    for host in found.hosts:
+        if host.ends_at is None and host.usd_per_hour is None:
+            continue
+        ends_at = host.ends_at or ""
+        parts = [f"rental ends {ends_at[:10]} {ends_at[11:16]}Z"] if ends_at else []
+        if host.usd_per_hour is not None:
+            parts.append(f"${host.usd_per_hour:,.2f} an hour, ${host.bound_usd or 0:,.2f} so far")
+        if host.to_come_hours:
+            fits = " and do NOT fit before its end" if host.fits is False else ""
+            parts.append(f"about {spell(host.to_come_hours)} to come there{fits}")
+        rows.append(f"`{host.role}`: {'; '.join(parts)}")
+    return rows
+
+
 def _money(usd: float | None) -> str:
     return "" if usd is None else f"{usd:,.2f}"
 

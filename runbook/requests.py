@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from runbook.errors import RunbookError
+from state import TaskState
+from state.transitions import RUNNING
 
 if TYPE_CHECKING:
     from state import Snapshot
@@ -52,8 +54,18 @@ def open_requests(snapshot: Snapshot) -> list[Request]:
         if not row.used
         and row.task in snapshot.by_id
         and attempt_of(snapshot, row.task) == row.attempt
+        and _makes_sense(snapshot, row)
     ]
     return sorted(still, key=lambda row: int(row.id[1:]))
+
+
+def _makes_sense(snapshot: Snapshot, request: Request) -> bool:
+    """Whether the task still is where the verb can be carried out."""
+    state = snapshot.task(request.task).state
+    if request.verb in ("stop", "restart"):
+        return state in RUNNING
+    wanted = {"approve": TaskState.GATED, "supersede": TaskState.ATTENTION}.get(request.verb)
+    return wanted is None or state is wanted
 
 
 def find_request(snapshot: Snapshot, request_id: str) -> Request:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 from runbook.reader import FILE_DIGEST
 from runbook.verbs.base import ignore
 from runbook.verbs.checking import CheckVerbs
-from runbook.verbs.confirming import ConfirmVerbs
 from runbook.verbs.data import DataVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
@@ -29,14 +28,7 @@ __all__ = ["Service", "ignore"]
 
 
 class Service(
-    HostVerbs,
-    RunVerbs,
-    ServingVerbs,
-    DecisionVerbs,
-    CheckVerbs,
-    ConfirmVerbs,
-    SharingVerbs,
-    DataVerbs,
+    HostVerbs, RunVerbs, ServingVerbs, DecisionVerbs, CheckVerbs, SharingVerbs, DataVerbs
 ):
     """One client of one workspace. Not shared between threads that act at the same time."""
 

@@ -33,6 +33,8 @@ class NextAction:
     task: str | None
     command: str
     reason: str
+    person: bool = False
+    """A person's to decide: an agent asks for it and goes no further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ from runbook.cli.common import (
     plain,
     tell_next,
     tell_rehearsal,
+    token_option,
+    use_token,
 )
 from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
@@ -175,18 +177,25 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
 
 @click.command("stop")
 @click.argument("task")
+@token_option
 @dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def stop_command(
-    workspace: Path, task: str, expect_rev: int | None, dry_run: bool, as_json: bool
+    workspace: Path,
+    task: str,
+    token: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Stop a task's job and verify that nothing of it is left.
 
     Example: runbook stop serve-a
     """
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        use_token(service, token, "stop", task)
         said = service.stop(task, listen=ignore if as_json else Follow())
         _answer(service, "stop", service.snapshot().task(task), as_json, said)
 
@@ -195,6 +204,7 @@ def stop_command(
 @click.argument("task", required=False)
 @click.option("--all-failed", is_flag=True, help="Every failed task instead of one.")
 @click.option("--reason", default="", help="Why; it is recorded.")
+@token_option
 @dry_run_option
 @expect_option
 @json_option
@@ -204,6 +214,7 @@ def retry_command(
     task: str | None,
     all_failed: bool,
     reason: str,
+    token: str | None,
     expect_rev: int | None,
     dry_run: bool,
     as_json: bool,
@@ -218,6 +229,7 @@ def retry_command(
         )
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if task:
+            use_token(service, token, "retry", task)
             moved = service.retry(task, reason=reason)
             said = report.located(f"{task} is {moved.state}; go on: `runbook run`")
             _answer(service, "retry", moved, as_json, said)
@@ -234,18 +246,26 @@ def retry_command(
 @click.command("supersede")
 @click.argument("task")
 @click.option("--reason", required=True, help="Why the lost attempt is given up.")
+@token_option
 @dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def supersede_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
+    workspace: Path,
+    task: str,
+    reason: str,
+    token: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Give up a lost attempt for a new one, after making sure that nothing of it runs.
 
     Example: runbook supersede train --reason "the box was rebuilt"
     """
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        use_token(service, token, "supersede", task)
         moved = service.supersede(task, reason=reason)
         _answer(service, "supersede", moved, as_json, f"{task} is {moved.state}")
 
@@ -253,18 +273,26 @@ def supersede_command(
 @click.command("skip")
 @click.argument("task")
 @click.option("--reason", required=True, help="Why; it is recorded and shown.")
+@token_option
 @dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def skip_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
+    workspace: Path,
+    task: str,
+    reason: str,
+    token: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Leave a task out, with a reason; what needs it may run.
 
     Example: runbook skip probe --reason "known host"
     """
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        use_token(service, token, "skip", task)
         moved = service.skip(task, reason)
         _answer(service, "skip", moved, as_json, f"{task} is skipped")
 
@@ -355,18 +383,26 @@ def gate_command() -> None:
 @gate_command.command("approve")
 @click.argument("task")
 @click.option("--reason", default="", help="What was looked at.")
+@token_option
 @dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def approve_command(
-    workspace: Path, task: str, reason: str, expect_rev: int | None, dry_run: bool, as_json: bool
+    workspace: Path,
+    task: str,
+    reason: str,
+    token: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Say yes to a task that waits for a person.
 
     Example: runbook gate approve release --reason "numbers checked"
     """
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        use_token(service, token, "approve", task)
         moved = service.approve(task, reason)
         _answer(service, "gate", moved, as_json, f"{task} is {moved.state}")
 

@@ -12,6 +12,7 @@ import click
 from runbook import report
 
 if TYPE_CHECKING:
+    from runbook.service import Service
     from runbook.verbs.base import Writer
     from runbook.views import NextAction, View
     from state import Event
@@ -34,6 +35,20 @@ def expect_option(function: F) -> F:
         "--expect-rev", type=int, help="Refuse (exit 6) when the graph is not at this revision."
     )(function)
     return decorated
+
+
+def token_option(function: F) -> F:
+    """`--token`: a person's yes, for an actor named `agent:...`."""
+    decorated: F = click.option(
+        "--token", help="For an agent: what `runbook confirm REQUEST` gave a person."
+    )(function)
+    return decorated
+
+
+def use_token(service: Service, token: str | None, verb: str, task: str) -> None:
+    """Redeems a person's yes, if one was given."""
+    if token is not None and not service.dry_run:
+        service.redeem(token, verb, task)
 
 
 def dry_run_option(function: F) -> F:
@@ -92,7 +107,12 @@ def following(view: View) -> NextAction:
 
 def tell_next(step: NextAction) -> None:
     """The next safe action in a line."""
-    report.line(f"Next: {step.command or 'nothing'}  # {report.clean(step.reason)}")
+    report.line(f"Next: {step.command or 'nothing'}  # {reason_of(step)}")
+
+
+def reason_of(step: NextAction) -> str:
+    """Why, and whose it is."""
+    return report.clean(step.reason) + ("; a person decides this" if step.person else "")
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import click
 
 from runbook import report
 from runbook.brief import BUDGET, EDITED, to_markdown
-from runbook.cli.common import answer, following, json_option, plain, tell_next
+from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
 from state.graph import members
@@ -80,7 +80,7 @@ def next_command(workspace: Path, as_json: bool) -> None:
         return
     if step.command:
         report.line(step.command)
-    report.line(f"# {report.clean(step.reason)}")
+    report.line(f"# {reason_of(step)}")
     for claim in _claims(view):
         report.line(f"# {_claim_text(claim)}")
     if view.edited:

@@ -12,6 +12,8 @@ from runbook.cli.common import (
     expect_option,
     json_option,
     tell_rehearsal,
+    token_option,
+    use_token,
 )
 from runbook.errors import RunbookError
 from runbook.service import Service
@@ -35,12 +37,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="For so long it gets no new requests and answers what it has; 0s: at once.",
 )
+@token_option
 @dry_run_option
 @expect_option
 @json_option
 @click.pass_obj
 def restart_command(
-    workspace: Path, task: str, drain: str, expect_rev: int | None, dry_run: bool, as_json: bool
+    workspace: Path,
+    task: str,
+    drain: str,
+    token: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Stop one server and start it again, without the others; wait until it serves.
 
@@ -56,6 +65,7 @@ def restart_command(
         return
 
     def engine(service: Service, stop_event: StopEvent, listen: Listener) -> RunResult:
+        use_token(service, token, "restart", task)
         service.restart(task, drain_s=seconds)
         if service.view().engine is None:
             return service.run(only=[task], stop_event=stop_event, listen=listen)

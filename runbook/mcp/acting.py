@@ -9,7 +9,6 @@ from pydantic import Field
 
 from runbook.detached import start_engine
 from runbook.mcp import answers
-from runbook.requests import runbook_is_approved
 from runbook.verbs.confirming import NeedsConfirmation
 from runbook.verbs.serving import DRAIN_S
 
@@ -57,14 +56,9 @@ def _add_running(server: MCPServer, session: Session) -> None:
         with session.acting() as service:
             with service.store.write(expect_rev=expect_rev):
                 pass  # only the comparison: the engine's own writes move the revision
-            snapshot = service.snapshot()
-            if not runbook_is_approved(snapshot):
-                raise NeedsConfirmation(
-                    "No person has approved this runbook as it is loaded.",
-                    hint="A person looks at it and runs `runbook confirm --runbook`.",
-                )
+            service.require_approved()
             if until is not None:
-                snapshot.task(until)
+                service.snapshot().task(until)
             scope = ["--until", until] if until is not None else []
             engine = start_engine(service, ["run", *scope])
             return answers.Engine(
@@ -89,14 +83,17 @@ def _add_running(server: MCPServer, session: Session) -> None:
 
 def _add_recording(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=ADDS)
-    def retry(task: TaskId, reason: Reason, expect_rev: ExpectRev = None) -> answers.Done:
-        """Makes a failed, stale, skipped or stopped task ready again; `run` then starts it. A lost
+    def retry(
+        task: TaskId, reason: Reason, token: Token = None, expect_rev: ExpectRev = None
+    ) -> answers.Done:
+        """Makes a failed, skipped, stale or stopped task ready again; `run` then starts it. What a
+        person stopped, or what is stale because it was edited, needs a person's token. A lost
         attempt is another matter: that needs `supersede`."""
-        with session.acting(expect_rev) as service:
-            moved = service.retry(task, reason=reason)
-            return answers.Done(
-                done=True, message=f"{task} is {moved.state}", revision=service.store.revision()
-            )
+
+        def act(service: Service) -> str:
+            return f"{task} is {service.retry(task, reason=reason).state}"
+
+        return _confirmed(session, "retry", task, token, act, expect_rev)
 
     @server.tool(annotations=ADDS)
     def note(
@@ -145,7 +142,7 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=DESTROYS)
     def stop(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
         """Stops a task's job and verifies that nothing of it is left. Needs a person's token."""
-        return _confirmed(session, "stop", task, reason, token, lambda s: s.stop(task))
+        return _confirmed(session, "stop", task, token, lambda s: s.stop(task, reason=reason))
 
     @server.tool(annotations=DESTROYS)
     def restart(
@@ -160,10 +157,10 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
         advances the graph. Needs a person's token."""
 
         def act(service: Service) -> str:
-            moved = service.restart(task, drain_s=drain_s)
+            moved = service.restart(task, drain_s=drain_s, reason=reason)
             return f"{task} is {moved.state}; whoever advances the graph restarts it"
 
-        return _confirmed(session, "restart", task, reason, token, act)
+        return _confirmed(session, "restart", task, token, act)
 
     @server.tool(annotations=DESTROYS)
     def supersede(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
@@ -172,7 +169,7 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
         def act(service: Service) -> str:
             return f"{task} is {service.supersede(task, reason=reason).state}"
 
-        return _confirmed(session, "supersede", task, reason, token, act)
+        return _confirmed(session, "supersede", task, token, act)
 
     @server.tool(annotations=DESTROYS)
     def skip(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
@@ -181,7 +178,7 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
         def act(service: Service) -> str:
             return f"{task} is {service.skip(task, reason).state}"
 
-        return _confirmed(session, "skip", task, reason, token, act)
+        return _confirmed(session, "skip", task, token, act)
 
     @server.tool(annotations=DESTROYS)
     def approve(task: TaskId, reason: Reason, token: Token = None) -> answers.Done:
@@ -190,27 +187,32 @@ def _add_confirmed(server: MCPServer, session: Session) -> None:
         def act(service: Service) -> str:
             return f"{task} is {service.approve(task, reason).state}"
 
-        return _confirmed(session, "approve", task, reason, token, act)
+        return _confirmed(session, "approve", task, token, act)
 
 
 def _confirmed(
     session: Session,
     verb: str,
     task: str,
-    reason: str,
     token: str | None,
     act: Callable[[Service], str],
+    expect_rev: int | None = None,
 ) -> answers.Done:
-    with session.acting() as service:
+    """Carried out with a person's token, or asked for."""
+    with session.acting(expect_rev) as service:
         if token is not None:
             service.redeem(token, verb, task)
+        try:
             message = act(service)
-            return answers.Done(done=True, message=message, revision=service.store.revision())
-        request = service.ask(verb, task, reason)
-        return answers.Done(
-            done=False,
-            message=f"A person must say yes first: ask them to run `runbook confirm {request.id}` "
-            "and to give you the token it prints; then call this again with it.",
-            revision=service.store.revision(),
-            request=request.id,
-        )
+        except NeedsConfirmation as asked:
+            if not asked.request:
+                raise
+            return answers.Done(
+                done=False,
+                message="A person must say yes first: ask them to run "
+                f"`runbook confirm {asked.request}` and to give you the token it prints; "
+                "then call this again with it.",
+                revision=service.store.revision(),
+                request=asked.request,
+            )
+        return answers.Done(done=True, message=message, revision=service.store.revision())

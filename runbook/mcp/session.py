@@ -37,6 +37,7 @@ class Session:
             told(),
             Service.open(self.workspace, actor=self.actor, expect_rev=expect_rev) as service,
         ):
+            service.is_agent = True  # whatever it calls itself
             yield service
 
 

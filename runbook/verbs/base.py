@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from state import Event, Snapshot, Store, Task, TaskState, Tx
 
 
+AGENT = "agent:"
+"""How the name of an actor begins who is no person."""
+
+
 def ignore(_event: object) -> None:
     """A listener that does not care."""
 
@@ -47,6 +51,8 @@ class Writer(Reader):
         )
         self._progress_due = 0.0
         """When PROGRESS.md may be written again between two moves (our own clock)."""
+        self.is_agent = store.actor.startswith(AGENT)
+        """What only a person may decide is then refused, until a person said yes."""
         self.dry_run = False
         """Verbs only rehearse: nothing is recorded, written, or asked of a host."""
         self.rehearsed: list[Event] = []
@@ -155,18 +161,6 @@ class Writer(Reader):
             lease=None,
             listen=listen,
         )
-
-    def _decide(
-        self, task_id: str, *, to: TaskState, allowed: set[TaskState], verb: str, reason: str
-    ) -> Task:
-        task = self.snapshot().task(task_id)
-        if task.state not in allowed:
-            raise wrong_state(task, verb, allowed)
-        self._require_free(task_id)
-        with self._write() as tx:
-            moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
-        self.write_progress()
-        return moved
 
 
 def wrong_state(task: Task, verb: str, allowed: set[TaskState]) -> RunbookError:

@@ -22,13 +22,15 @@ from runbook.requests import (
     attempt_of,
     find_request,
     open_requests,
+    runbook_is_approved,
     text_of,
 )
-from runbook.verbs.base import Writer
+from runbook.verbs.base import Writer, wrong_state
 from state import RevisionMoved
 
 if TYPE_CHECKING:
-    from state import Snapshot
+    from runbook.workspace import Workspace
+    from state import Snapshot, Store, Task, TaskState
 
 
 class NeedsConfirmation(RunbookError):
@@ -36,9 +38,65 @@ class NeedsConfirmation(RunbookError):
 
     exit_code = Exit.NEEDS_APPROVAL
 
+    def __init__(self, message: str, *, hint: str = "", request: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.request = request
+        """What a person confirms; empty when no token helps."""
+
 
 class ConfirmVerbs(Writer):
-    """Asking, confirming, redeeming."""
+    """Asking, confirming, redeeming; and what an agent may not do by itself."""
+
+    def __init__(self, workspace: Workspace, store: Store) -> None:
+        super().__init__(workspace, store)
+        self._said_yes: set[tuple[str, str]] = set()
+
+    def _person_decides(self, verb: str, task_id: str, reason: str = "") -> None:
+        """Raises NeedsConfirmation for an agent without a person's yes to exactly this."""
+        if not self.is_agent or self.dry_run or (verb, task_id) in self._said_yes:
+            return
+        request = self.ask(verb, task_id, reason)
+        raise NeedsConfirmation(
+            f"A person must say yes first to `{verb} {task_id}`.",
+            hint=f"Ask them to run `runbook confirm {request.id}`, then repeat it with the token.",
+            request=request.id,
+        )
+
+    def _only_a_person(self, what: str) -> None:
+        """Raises NeedsConfirmation for an agent: no token lets it do this."""
+        if self.is_agent and not self.dry_run:
+            raise NeedsConfirmation(
+                f"An agent does not {what}.", hint="Ask a person to, and say why."
+            )
+
+    def require_approved(self) -> None:
+        """Raises NeedsConfirmation for an agent when no person said yes to the runbook."""
+        if self.is_agent and not runbook_is_approved(self.snapshot()):
+            raise NeedsConfirmation(
+                "No person has approved this runbook as it is loaded.",
+                hint="A person looks at it and runs `runbook confirm --runbook`.",
+            )
+
+    def _decide(
+        self,
+        task_id: str,
+        *,
+        to: TaskState,
+        allowed: set[TaskState],
+        verb: str,
+        reason: str,
+        person: bool = False,
+    ) -> Task:
+        task = self.snapshot().task(task_id)
+        if task.state not in allowed:
+            raise wrong_state(task, verb, allowed)
+        if person:
+            self._person_decides(verb, task_id, reason)
+        self._require_free(task_id)
+        with self._write() as tx:
+            moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
+        self.write_progress()
+        return moved
 
     def ask(self, verb: str, task_id: str, reason: str) -> Request:
         """Records that somebody wants this. The same open request is found again, not doubled.
@@ -86,6 +144,7 @@ class ConfirmVerbs(Writer):
         Raises:
             NeedsConfirmation: the token is unknown, used, or for something else.
         """
+        self._compare_revision()  # what follows moves it
         while True:
             snapshot = self.snapshot()
             request = _matching(snapshot, token, verb, task_id)
@@ -95,6 +154,7 @@ class ConfirmVerbs(Writer):
                     tx.set_meta(REQUEST + request.id, text_of(replace(request, used=True)))
             except RevisionMoved:
                 continue
+            self._said_yes.add((verb, task_id))
             return request
 
     def approve_runbook(self) -> str:

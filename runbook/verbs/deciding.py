@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
-from runbook.reasons import asks_of_gate, is_over, is_stopped
-from runbook.verbs.base import Writer, wrong_state
+from runbook.reasons import asks_of_gate, is_over, is_stopped, is_void
+from runbook.verbs.base import wrong_state
+from runbook.verbs.confirming import ConfirmVerbs
 from state import Note, Task, TaskKind, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class DecisionVerbs(Writer):
+class DecisionVerbs(ConfirmVerbs):
     """Retrying, skipping, approving, and keeping what was said."""
 
     def retry(self, task_id: str, *, reason: str = "") -> Task:
         """Makes a failed, stale, skipped or stopped task ready again, as a new attempt."""
+        snapshot = self.snapshot()
+        task = snapshot.task(task_id)
+        changed = task.state is TaskState.STALE and not is_void(task)
         return self._decide(
             task_id,
             to=TaskState.READY,
@@ -29,6 +33,7 @@ class DecisionVerbs(Writer):
             },
             verb="retry",
             reason=reason or f"retried by {self.store.actor}",
+            person=changed or is_stopped(snapshot, task),
         )
 
     def retry_failed(self) -> tuple[str, ...]:
@@ -61,6 +66,7 @@ class DecisionVerbs(Writer):
             },
             verb="skip",
             reason=f"{reason} ({self.store.actor})",
+            person=True,
         )
 
     def approve(self, task_id: str, reason: str) -> Task:
@@ -68,6 +74,7 @@ class DecisionVerbs(Writer):
         task = self.snapshot().task(task_id)
         if task.state is not TaskState.GATED:
             raise wrong_state(task, "approve", {TaskState.GATED})
+        self._person_decides("approve", task_id, reason)
         self._require_free(task_id)
         said = f"approved by {self.store.actor}" + (f": {reason}" if reason else "")
         if is_over(task) and not reason.strip():
@@ -96,6 +103,7 @@ class DecisionVerbs(Writer):
 
     def redo(self, task_ids: Collection[str] = ()) -> tuple[str, ...]:
         """Makes stale tasks (these, or all) ready to run again; their names."""
+        self._only_a_person("decide what runs again")
         stale = {TaskState.STALE}
         chosen = task_ids or [t.id for t in self.snapshot().tasks if t.state in stale]
         self._require_free(*chosen)

@@ -9,7 +9,7 @@ from remote import HostKeyChanged, HostKeyUnknown
 from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
-from runbook.verbs.base import Writer
+from runbook.verbs.confirming import ConfirmVerbs
 from state.transitions import RUNNING, TERMINAL
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from state import HostBinding
 
 
-class HostVerbs(Writer):
+class HostVerbs(ConfirmVerbs):
     """Binding, probing, taking a new key, forgetting."""
 
     def bind(
@@ -38,6 +38,7 @@ class HostVerbs(Writer):
             RunbookError: the runbook has no such role.
             RemoteError: the machine does not answer, or its key is not trusted.
         """
+        self._only_a_person("bind machines")
         self._require_free()
         self.require_role(role)
         try:
@@ -53,6 +54,7 @@ class HostVerbs(Writer):
         self, role: str, *, usd_per_hour: float | None = None, ends_at: str | None = None
     ) -> HostBinding:
         """What an hour of the machine costs, and when its rental ends; what is None stays."""
+        self._only_a_person("say what a machine costs")
         self._require_free()
         binding = self._bound(role)
         price = binding.usd_per_hour if usd_per_hour is None else usd_per_hour
@@ -104,6 +106,7 @@ class HostVerbs(Writer):
 
     def repin(self, role: str, key: str) -> HostBinding:
         """Takes another key for the role: a new epoch. A person has compared its fingerprint."""
+        self._only_a_person("take host keys")
         binding, identity, facts = self._meet(replace(self._bound(role), host_key=key))
         self._take(role, binding, identity, facts)
         return binding
@@ -114,6 +117,7 @@ class HostVerbs(Writer):
         Raises:
             RunbookError: something of the graph runs there.
         """
+        self._only_a_person("forget machines")
         self._require_free()
         binding = self._bound(role)
         snapshot = self.snapshot()

@@ -17,7 +17,8 @@ from runbook.engine.watch import Once, Watch
 from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE
 from runbook.reasons import STOPPED_BY
-from runbook.verbs.base import Writer, ignore, wrong_state
+from runbook.verbs.base import ignore, wrong_state
+from runbook.verbs.confirming import ConfirmVerbs
 from state import Attempt, AttemptState, LeaseHeld, Task, TaskState
 from state.graph import members
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from runbook.views import RunResult
 
 
-class RunVerbs(Writer):
+class RunVerbs(ConfirmVerbs):
     """Running, watching, stopping, giving up what was lost."""
 
     def run(
@@ -50,6 +51,7 @@ class RunVerbs(Writer):
             LeaseHeld: somebody else advances the graph.
         """
         self._compare_revision()
+        self.require_approved()
         self._require_free()
         snapshot = self.snapshot()
         scope = frozenset(task.id for name in only for task in members(snapshot, name))
@@ -82,6 +84,7 @@ class RunVerbs(Writer):
             LeaseHeld: somebody else advances the graph.
         """
         self._compare_revision()
+        self.require_approved()
         self._require_free()
         lease = self.store.acquire(ENGINE, f"{self.store.actor} (watch, pid {os.getpid()})")
         try:
@@ -130,8 +133,11 @@ class RunVerbs(Writer):
             self.store.release(lease)
             self.write_progress()
 
-    def stop(self, task_id: str, *, listen: Listener = ignore) -> str:
+    def stop(self, task_id: str, *, reason: str = "", listen: Listener = ignore) -> str:
         """Stops a task's job and verifies it. Returns what came of it, in words.
+
+        Args:
+            reason: why; it is told with the stop.
 
         Raises:
             RunbookError: nothing of the task runs, or something survived (exit code 3).
@@ -144,12 +150,13 @@ class RunVerbs(Writer):
                 f"Nothing of `{task_id}` runs: it is {task.state}.",
                 hint="`runbook status` shows what does.",
             )
+        self._person_decides("stop", task_id, reason)
         self._require_free(task_id)
         if self.dry_run:
             self.would += [stopping(task, attempt)]
             return f"{task_id} would be stopped"
         host = self._hosts.of_role(snapshot, task.role or "")
-        reason = f"{STOPPED_BY}{self.store.actor}"
+        reason = f"{STOPPED_BY}{self.store.actor}" + (f": {reason}" if reason else "")
         try:
             report = stop_attempt(
                 self._world(listen), task, attempt, host, then=TaskState.GATED, reason=reason
@@ -178,6 +185,7 @@ class RunVerbs(Writer):
         attempt = snapshot.latest_attempt(task_id)
         if task.state is not TaskState.ATTENTION or attempt is None:
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
+        self._person_decides("supersede", task_id, reason)
         self._require_free(task_id)
         if self.dry_run:
             self.would += [f"burn attempt {attempt.id}, then {stopping(task, attempt)}"]

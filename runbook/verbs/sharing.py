@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runbook.claims import ANYWAY_S, live_claims
 from runbook.errors import RunbookError
-from runbook.verbs.base import Writer
+from runbook.verbs.confirming import ConfirmVerbs
 from state import Document, claims, references
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from state import Claim
 
 
-class SharingVerbs(Writer):
+class SharingVerbs(ConfirmVerbs):
     """Who has what, what to read, and the state in a place that others reach."""
 
     def push(self, place: Place, *, over: int | None = None, dry_run: bool = False) -> Pushed:
@@ -25,6 +25,8 @@ class SharingVerbs(Writer):
         from runbook.sharing.push import push
 
         self._compare_revision()
+        if over is not None:
+            self._only_a_person("put a state in the place of another one")
         if not dry_run:
             self.write_progress()
         return push(self.workspace, place, author=self.store.actor, over=over, dry_run=dry_run)
@@ -45,6 +47,8 @@ class SharingVerbs(Writer):
         Raises:
             ClaimHeld: somebody else has it.
         """
+        if take_over:
+            self._only_a_person("take claims of others over")
         if take_over and not reason.strip():
             raise RunbookError("Taking over needs a reason.", hint='Add --reason "...".')
         snapshot = self.snapshot()

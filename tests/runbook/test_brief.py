@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 
 from runbook.brief import BUDGET, count_tokens, make_brief, render_brief
 from state import UnknownTask
-from tests.support.workspaces import make
+from tests.support.workspaces import HEAD, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,30 @@ def test_about_one_task(service: Service) -> None:
 def test_text_of_a_host_stays_inside_its_quotes(service: Service) -> None:
     line = next(row for row in service.brief().splitlines() if row.startswith("- `second` failed"))
     assert line.count("`") % 2 == 0
+
+
+def test_deadlines_and_money_as_of_the_revision(tmp_path: Path) -> None:
+    tasks = "  long: {title: L, phase: one, timeout: 2h, step: shell, with: {sh: sleep 300}}\n"
+    tasks += (
+        "  later: {title: L, phase: one, needs: [long], estimate: 9h, step: shell, with: {sh: x}}\n"
+    )
+    head = HEAD.replace("tasks:", "budget: {hours: 20, usd: 300}\ntasks:")
+    with make(tmp_path, tasks, head=head) as service:
+        left = threading.Event()
+        service.run(stop_event=left, listen=lambda _: left.set())
+        service.rent("box", usd_per_hour=18, ends_at="2026-03-09T18:00:00.000Z")
+        text = service.brief()
+        assert text == service.brief()
+        service.stop("long")
+    assert "`long` is stopped when it has run for 2 h, counted from 20" in text
+    assert "of 20 h, $" in text
+    assert "`box`: rental ends 2026-03-09 18:00Z; $18.00 an hour" in text
+    assert "about 9 h to come there and do NOT fit before its end" in text
+    assert "on box: the processes and files of `long`" in text
+
+
+def test_what_others_still_need_is_not_to_be_touched(service: Service) -> None:
+    assert "what these left on their hosts, others still need it: `first`" in service.brief()
 
 
 def test_without_a_title_it_fits_under_one(service: Service) -> None:

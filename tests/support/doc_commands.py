@@ -35,11 +35,11 @@ EXIT = re.compile(r"# exit (\d+)$")
 class Block:
     """A fenced block with what the comments above it say."""
 
-    language: str
     text: str
-    not_run: str = ""
-    first: tuple[str, ...] = ()
-    file: str = ""
+    language: str
+    first: tuple[str, ...]
+    file: str
+    not_run: str
 
 
 def blocks(markdown: str) -> Iterator[Block]:
