@@ -1,11 +1,11 @@
-"""Makes one virtual environment from a lock file, or adopts the one that is already there.
+"""Makes one virtual environment from a lock file or a list, or adopts the one that is there.
 
 Runs on the host as a job payload: standard library only, Python 3.8 or later, whatever Python the
 environment itself gets. A whole environment carries a marker, written last; one without it is
 never taken for whole. It is built at its final path, because scripts inside name that path.
 
-pip installs, not uv: uv does not see the wheel folders and mirrors of pip's own configuration,
-so on the same host it could install something else.
+uv installs where it is to be had, told what pip's own configuration says of indexes, wheel folders
+and constraints, which it does not read. What uv cannot do, pip does, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ REGISTRY_SIGNS = (
     "ConnectTimeoutError", "ProxyError", "SSLError", "from versions: none",
 )  # fmt: skip
 VERSION = r"[0-9][\w.+!-]*"
+REQUIREMENT = r"([\w.-]+)(\[[\w,.-]+\])?\s*(((==|~=|>=|<=|!=|>|<)\s*[\w.*+!-]+,?\s*)*)"
+DRIVERS = {"12": 525, "13": 580}  # the oldest that run programs of this CUDA
+MANY = 20  # packages from which on fetching uv first is worth it
 GIB = 1 << 30
 FULL = 16 << 20  # less is a full disk: venv hides what its own pip said
 
@@ -111,15 +114,63 @@ def pins_of(lock: Path) -> Dict[str, str]:
     return pins
 
 
+def list_of(packages: Sequence[str]) -> Dict[str, str]:
+    """The names of a list of requirements, with the version of those that are pinned."""
+    found = {}
+    for package in packages:
+        match = re.fullmatch(REQUIREMENT, package)
+        if match is None:
+            raise Refused("%r is no requirement" % package, "write NAME or NAME>=VERSION")
+        pin = re.fullmatch("==\\s*(%s)" % VERSION, match[3].strip())
+        found[plain(match[1])] = pin[1] if pin else ""
+    return found
+
+
+def cuda_of(pins: Mapping[str, str]) -> str:
+    """The CUDA that the packages were made for, such as "13"; empty for none."""
+    runtime = pins.get("nvidia-cuda-runtime", "").partition(".")[0]
+    return runtime or ("12" if "nvidia-cuda-runtime-cu12" in pins else "")
+
+
+def driver_of(root: Path = Path("/")) -> str:
+    """The version of the NVIDIA driver, by what the kernel says; empty where there is none."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"\b(\d{3,}\.\d+(\.\d+)?)\b", text)
+    return found[1] if found else ""
+
+
+def check_driver(args: argparse.Namespace, pins: Mapping[str, str], driver: str) -> None:
+    """A GPU is of no use without a driver that is new enough: known before any download."""
+    if not args.prove_cuda:
+        return
+    if not driver:
+        raise Refused(
+            "this host has no NVIDIA driver: torch would see no CUDA device",
+            "take a machine with a GPU and its driver, or set `prove_cuda: false`",
+        )
+    cuda = cuda_of(pins)
+    if numbers(driver)[0] < DRIVERS.get(cuda, 0):
+        raise Refused(
+            "the NVIDIA driver %s is too old for CUDA %s, which needs %d or later"
+            % (driver, cuda, DRIVERS[cuda]),
+            "take a newer image of the machine, or a lock with builds for an older CUDA",
+        )
+
+
 def plain(name: str) -> str:
     """A distribution's name as registries compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def digest_of(pins: Mapping[str, str], plugins: Sequence[Path], version: str) -> str:
+def digest_of(
+    pins: Mapping[str, str], plugins: Sequence[Path], version: str, packages: Sequence[str] = ()
+) -> str:
     """Names all that decides what ends up in the environment; a lock's comments do not."""
     seen = hashlib.sha256(("%s python %s\n" % (FORMAT, version.rpartition(".")[0])).encode())
-    seen.update(json.dumps(sorted(pins.items())).encode())
+    seen.update(json.dumps(sorted(packages) or sorted(pins.items())).encode())
     for plugin in plugins:
         for path in sorted(p for p in plugin.rglob("*") if p.is_file()):
             if "__pycache__" not in path.parts:
@@ -191,6 +242,7 @@ def check_host(args: argparse.Namespace, pins: Mapping[str, str], libc: str) -> 
             "SGLang needs glibc 2.34 or later; this host has %s" % libc,
             "take a newer image (Ubuntu 22.04, Debian 12 or later)",
         )
+    check_driver(args, pins, driver_of())
     kind = mount_type(Path(os.path.realpath(args.dest)))
     if is_network(kind) and not args.allow_network_mount:
         raise Refused(
@@ -253,7 +305,10 @@ def whole(dest: Path, digest: str, pins: Mapping[str, str], imports: Sequence[st
         have, gone = json.loads(look.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return "its interpreter does not run (%s)" % type(error).__name__
-    wrong = [n for n, v in pins.items() if have.get(n, "").split("+")[0] != v.split("+")[0]]
+    wrong = [
+        n for n, v in pins.items()
+        if n not in have or (v and have[n].split("+")[0] != v.split("+")[0])
+    ]  # fmt: skip
     if wrong or gone:
         return "it lacks " + ", ".join(sorted(wrong + gone)[:5])
     return ""
@@ -346,6 +401,8 @@ class Builder:
         self.dest = dest
         self.env = dict(env)
         self.lock_fd = lock_fd
+        self.pip: List[str] = []
+        self.uv: List[str] = []
 
     def step(self, argv: Sequence[str], what: str, total: int = 0) -> None:
         """One command, its output into the log, its packages into progress lines."""
@@ -358,7 +415,7 @@ class Builder:
         assert child.stdout is not None
         for line in child.stdout:
             tail = [*tail[-200:], line.rstrip()]
-            if total and line.startswith("Collecting "):
+            if total and line.startswith(("Collecting ", " + ")):  # pip's word, and uv's
                 seen += 1
                 progress("step", line.strip(), min(seen, total), total)
             elif not line.startswith("  "):
@@ -366,6 +423,83 @@ class Builder:
         if child.wait() != 0:
             full = shutil.disk_usage(nearest_folder(self.dest)).free < FULL
             explain(what, "\n".join(tail), full=full)
+
+    def install(self, words: Sequence[str], what: str, total: int) -> None:
+        """By uv if there is one and it can; by pip otherwise, which explains what it cannot."""
+        if self.uv:
+            try:
+                self.step([*self.uv, *words], what + " with uv", total)
+                return
+            except Refused as refusal:
+                progress("phase", "%s; pip tries it" % refusal)
+                self.uv = []
+        self.step([*self.pip, *words], what, total)
+
+
+def pip_of(dest: Path, env: Mapping[str, str]) -> List[str]:
+    """The environment's own pip, about to install."""
+    pip = [str(dest / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    pip += ["--no-input", "--retries", "3"]
+    if "PIP_CACHE_DIR" not in env:  # a cache would hold every large wheel a second time
+        pip.append("--no-cache-dir")
+    return [*pip, "install", "--progress-bar", "off"]
+
+
+def uv_of(args: argparse.Namespace, builder: Builder, count: int) -> List[str]:
+    """uv about to install into the environment; empty when there is none, or it is not wanted."""
+    if args.installer == "pip":
+        return []
+    found = shutil.which("uv", path=builder.env.get("PATH"))
+    homes = [Path(args.executable).with_name("uv")]
+    homes += [Path.home() / name / "uv" for name in (".local/bin", ".cargo/bin")]
+    found = found or next((str(home) for home in homes if os.access(home, os.X_OK)), None)
+    if found is None and (count >= MANY or args.installer == "uv"):
+        progress("phase", "fetching uv")
+        tools = args.dest / ".tmp" / "uv"
+        argv = [*builder.pip, "--quiet", "--target", str(tools), "uv"]
+        got = subprocess.run(
+            argv, env=builder.env, pass_fds=(builder.lock_fd,), check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        found = str(tools / "bin" / "uv") if got.returncode == 0 else None
+    if found is None:
+        if args.installer == "uv":
+            raise Refused("there is no uv here, and pip cannot fetch it", "let `installer` be auto")
+        return []
+    words = [found, "pip", "install", "--python", str(args.dest / "bin" / "python")]
+    words += ["--no-progress", "--no-config", "--compile-bytecode"]
+    # pip takes the best version of all indexes; uv would stop at the first that has the name.
+    words += ["--index-strategy", "unsafe-best-match"]
+    if "UV_CACHE_DIR" not in builder.env:
+        words.append("--no-cache")
+    return [*words, *pips_words(builder)]
+
+
+def pips_words(builder: Builder) -> List[str]:
+    """What pip's configuration and environment say of where packages come from, for uv."""
+    pip = [*builder.pip[:3], "--disable-pip-version-check", "config", "list"]
+    said = subprocess.run(pip, env=builder.env, capture_output=True, text=True, check=False).stdout
+    values: Dict[str, str] = {}
+    for line in said.splitlines():
+        key, _, value = line.partition("=")
+        scope, _, name = key.rpartition(".")
+        if scope in ("global", "install", ":env:") and (name not in values or scope != "global"):
+            values[name] = value.strip("'\"").replace("\\n", " ")
+    words = []
+    for name, flag in (
+        ("index-url", "--default-index"), ("extra-index-url", "--index"),
+        ("find-links", "--find-links"), ("constraint", "--constraint"),
+        ("trusted-host", "--allow-insecure-host"),
+    ):  # fmt: skip
+        for value in values.get(name, "").split():
+            if value.startswith("file://") and not os.path.isdir(value[len("file://") :]):
+                continue  # pip warns of such an index; uv ends
+            words += [flag, value]
+    if values.get("no-index", "0").lower() in ("1", "true", "yes", "on"):
+        words.append("--no-index")
+    if "cert" in values:
+        builder.env.setdefault("SSL_CERT_FILE", values["cert"])
+    return words
 
 
 def build(args: argparse.Namespace, pins: Mapping[str, str], builder: Builder) -> None:
@@ -375,24 +509,25 @@ def build(args: argparse.Namespace, pins: Mapping[str, str], builder: Builder) -
     scratch = args.dest / ".tmp"  # on the disk that was measured, not in a small /tmp
     scratch.mkdir(exist_ok=True)
     builder.env["TMPDIR"] = str(scratch)
-    pip = [str(args.dest / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    pip += ["--no-input", "--retries", "3"]
-    if "PIP_CACHE_DIR" not in builder.env:  # a cache would hold every large wheel a second time
-        pip.append("--no-cache-dir")
-    pip += ["install", "--progress-bar", "off"]
+    builder.pip = pip_of(args.dest, builder.env)
+    builder.uv = uv_of(args, builder, len(pins))
     index = ["--extra-index-url", args.index_torch] if args.index_torch else []
-    if "torch" in pins:
-        progress("phase", "installing torch %s" % pins["torch"], 0, len(pins))
-        torch = ["torch==" + pins["torch"], "-c", str(args.lock)]
-        builder.step([*pip, *index, *torch], "installing torch", len(pins))
-    progress("phase", "installing %d packages" % len(pins), 0, len(pins))
-    locked = ["--no-deps", "-r", str(args.lock)]
-    builder.step([*pip, *index, *locked], "installing the lock", len(pins))
+    if args.lock is None:
+        progress("phase", "installing %d packages and what they need" % len(pins), 0, len(pins))
+        builder.install([*index, *args.package], "installing the list", len(pins))
+    else:
+        if "torch" in pins:
+            progress("phase", "installing torch %s" % pins["torch"], 0, len(pins))
+            torch = ["torch==" + pins["torch"], "-c", str(args.lock)]
+            builder.install([*index, *torch], "installing torch", len(pins))
+        progress("phase", "installing %d packages" % len(pins), 0, len(pins))
+        locked = ["--no-deps", "-r", str(args.lock)]
+        builder.install([*index, *locked], "installing the lock", len(pins))
     for plugin in args.plugin:
         copy = scratch / plugin.name  # setuptools leaves its build folders in the source
         shutil.copytree(plugin, copy)
         local = ["--no-build-isolation", "--no-deps", str(copy)]
-        builder.step([*pip, *local], "installing %s" % plugin.name)
+        builder.step([*builder.pip, *local], "installing %s" % plugin.name)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -421,12 +556,14 @@ def explain(what: str, output: str, *, full: bool) -> NoReturn:
 def make(args: argparse.Namespace) -> Dict[str, Any]:
     """Adopts or builds; the result record."""
     began = time.monotonic()
-    pins = pins_of(args.lock)
+    pins = pins_of(args.lock) if args.lock is not None else list_of(args.package)
+    if args.prove_cuda is None:  # where there is a GPU and the packages are for one
+        args.prove_cuda = "torch" in pins and bool(cuda_of(pins)) and bool(driver_of())
     for plugin in args.plugin:
         if not plugin.is_dir():
             raise Refused("plugin folder %s is not there" % plugin, "was it shipped to this host?")
     args.executable, version, libc = interpreter(args.python, args.min_python)
-    digest = digest_of(pins, args.plugin, version)
+    digest = digest_of(pins, args.plugin, version, args.package)
     env = {**os.environ, **dict(pair.partition("=")[::2] for pair in args.env)}
     with take_lock(args.dest) as lock:
         reason = whole(args.dest, digest, pins, args.imports)
@@ -465,7 +602,16 @@ def arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dest", type=Path, required=True, help="where the environment goes")
-    parser.add_argument("--lock", type=Path, required=True, help="file of name==version lines")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--lock", type=Path, help="file of name==version lines")
+    what.add_argument(
+        "--package", action="append", default=[], metavar="REQUIREMENT",
+        help="instead of a lock: a package, with what it needs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--installer", default="auto", choices=("auto", "uv", "pip"),
+        help="auto: uv where it is to be had, else pip",
+    )  # fmt: skip
     parser.add_argument(
         "--python", default="auto", help="interpreter to build with; auto looks for one"
     )
@@ -479,12 +625,18 @@ def arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     parser.add_argument("--imports", default="", help="modules that must import: a,b,c")
     parser.add_argument("--imports-under", type=float, help="seconds; also proves an adopted one")
     parser.add_argument("--require-free", type=int, help="bytes; 4 GiB with torch, else 0.5 GiB")
-    parser.add_argument("--prove-cuda", action="store_true", help="torch must see a CUDA device")
+    cuda = parser.add_mutually_exclusive_group()
+    cuda.add_argument(
+        "--prove-cuda", action="store_true", default=None,
+        help="torch must see a CUDA device; on a host with a GPU it must in any case",
+    )  # fmt: skip
+    cuda.add_argument("--no-cuda", dest="prove_cuda", action="store_false", help="it need not")
     parser.add_argument("--allow-network-mount", action="store_true")
     parser.add_argument("--env", action="append", default=[], metavar="K=V")
     args = parser.parse_args(argv)
     args.dest = Path(os.path.abspath(os.path.expanduser(str(args.dest))))
-    args.lock = Path(os.path.abspath(os.path.expanduser(str(args.lock))))
+    if args.lock is not None:
+        args.lock = Path(os.path.abspath(os.path.expanduser(str(args.lock))))
     args.imports = [name for name in args.imports.split(",") if name]
     for pair in args.env:
         if "=" not in pair:

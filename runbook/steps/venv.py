@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, flags, shipped, told
@@ -18,7 +18,15 @@ class VenvArgs(StepArgs):
     lock: Annotated[
         str,
         Field(description="Lock file of name==version lines on the host, or `bundled:cpu.lock`."),
-    ]
+    ] = ""
+    packages: Annotated[
+        tuple[str, ...],
+        Field(description="Instead of a lock: requirements, installed with what they need."),
+    ] = ()
+    installer: Annotated[
+        Literal["auto", "uv", "pip"],
+        Field(description="auto: uv where it is to be had, told what pip's configuration says."),
+    ] = "auto"
     python: Annotated[
         str, Field(description="Interpreter to build with; `auto` looks for one.")
     ] = "auto"
@@ -41,11 +49,24 @@ class VenvArgs(StepArgs):
     require_free: Annotated[
         Size | None, Field(description="Free space asked for before anything is downloaded.")
     ] = None
-    prove_cuda: Annotated[bool, Field(description="torch must see a CUDA device.")] = False
+    prove_cuda: Annotated[
+        bool | None,
+        Field(
+            description="torch must see a CUDA device, and the driver be new enough, which is "
+            "known before any download. Unsaid: where the host has a GPU and the lock is for one."
+        ),
+    ] = None
     env: Annotated[
         dict[str, str],
         Field(default_factory=dict, description="Environment while it is built and proved."),
     ]
+
+    @model_validator(mode="after")
+    def one_of_both(self) -> VenvArgs:
+        """A lock says all; a list leaves versions open."""
+        if bool(self.lock) == bool(self.packages):
+            raise ValueError("give either lock or packages")
+        return self
 
 
 class Venv(Step[VenvArgs]):
@@ -59,12 +80,15 @@ class Venv(Step[VenvArgs]):
             ctx.ship(name.removeprefix("bundled:")) if name.startswith("bundled:") else name
             for name in args.plugins
         )
+        cuda = {None: (), True: ("--prove-cuda",), False: ("--no-cuda",)}
         job = JobPlan(
             argv=(
                 "python3",
                 f"{ctx.ship('payloads')}/remote/payloads/venv.py",
                 *flag("--dest", args.dest),
-                *flag("--lock", shipped(args.lock, ctx, bundle="locks")),
+                *(flag("--lock", shipped(args.lock, ctx, bundle="locks")) if args.lock else ()),
+                *flags("--package", args.packages),
+                *(flag("--installer", args.installer) if args.installer != "auto" else ()),
                 *flag("--python", args.python),
                 *flag("--min-python", args.min_python),
                 *flag("--index-torch", args.torch_index),
@@ -72,7 +96,7 @@ class Venv(Step[VenvArgs]):
                 *flag("--imports", ",".join(args.imports)),
                 *flag("--imports-under", args.imports_under),
                 *flag("--require-free", args.require_free),
-                *(("--prove-cuda",) if args.prove_cuda else ()),
+                *cuda[args.prove_cuda],
                 *flags("--env", (f"{key}={value}" for key, value in sorted(args.env.items()))),
             ),
             cwd=ctx.work,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,6 +83,7 @@ class Bench:
         mine = {"RUNBOOK_OUT": str(self.root / "out.json")}
         mine |= {"RUNBOOK_PROGRESS": str(self.root / "progress.jsonl"), "PIP_NO_INDEX": "1"}
         mine |= {"PIP_CONFIG_FILE": os.devnull}
+        mine |= {"PATH": f"{Path(uv.find_uv_bin()).parent}:{os.environ['PATH']}"}
         return {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | mine | more
 
     def run(self, *more: str, imports: str = "toy", **env: str) -> subprocess.CompletedProcess[str]:
@@ -125,16 +127,19 @@ def wait_until(met: Callable[[], bool], *, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def test_builds_then_adopts_then_rebuilds_what_lost_a_package(bench: Bench) -> None:
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_builds_then_adopts_then_rebuilds_what_lost_a_package(bench: Bench, installer: str) -> None:
     plugin = bench.root / "plug"
     plugin.mkdir()
     (plugin / "backend.py").write_text(BACKEND)
     (plugin / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     )
-    arguments = ["--plugin", str(plugin), "--imports-under", "30"]
+    arguments = ["--plugin", str(plugin), "--imports-under", "30", "--installer", installer]
     built = bench.run(*arguments, imports="toy,plug")
     assert built.returncode == 0, built.stderr
+    assert "pip tries it" not in built.stdout
+    assert ("+ toy==1.0" in bench.messages()) is (installer == "uv")
     first = bench.out()
     assert first["adopted"] is False
     assert first["path"] == str(bench.dest)
@@ -348,3 +353,76 @@ def test_an_environment_in_use_is_not_pulled_away(payload: Any, tmp_path: Path) 
         with contextlib.suppress(BrokenPipeError):
             user.communicate()
     assert payload.users_of(tmp_path) == []
+
+
+def test_what_pip_is_told_uv_is_told(bench: Bench, payload: Any) -> None:
+    links, index = bench.root / "wheels", bench.root / "index"
+    config = bench.root / "pip.conf"
+    config.write_text(
+        f"[global]\nindex-url = https://mirror/simple\nfind-links =\n    {links}\n    /more\n"
+        f"extra-index-url = file://{index} https://other/simple\nconstraint = /etc/pins.txt\n"
+    )
+    env = {**os.environ, "PIP_CONFIG_FILE": str(config), "PIP_INDEX_URL": "https://nearer/simple"}
+    for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_NO_INDEX"):
+        env.pop(name, None)
+    builder = payload.Builder(bench.dest, env, 0)
+    builder.pip = [sys.executable, "-m", "pip"]
+    words = payload.pips_words(builder)
+    assert words == [
+        "--default-index", "https://nearer/simple", "--index", "https://other/simple",
+        "--find-links", str(links), "--find-links", "/more", "--constraint", "/etc/pins.txt",
+    ]  # fmt: skip
+
+
+def test_what_uv_cannot_pip_does(bench: Bench) -> None:
+    broken = bench.root / "bin"
+    broken.mkdir()
+    (broken / "uv").write_text("#!/bin/sh\necho no such thing >&2\nexit 2\n")
+    (broken / "uv").chmod(0o755)
+    built = bench.run(PATH=f"{broken}:{os.environ['PATH']}")
+    assert built.returncode == 0, built.stderr
+    assert any("pip tries it" in text for text in bench.messages())
+    assert bench.out()["adopted"] is False
+
+
+def test_a_list_instead_of_a_lock(bench: Bench) -> None:
+    argv = [word for word in bench.argv() if word not in ("--lock", str(bench.lock))]
+
+    def run(*packages: str) -> subprocess.CompletedProcess[str]:
+        words = [word for package in packages for word in ("--package", package)]
+        return subprocess.run(
+            [*argv, *words], env=bench.env(), capture_output=True, text=True, check=False
+        )
+
+    built = run("toy>=0.5")
+    assert built.returncode == 0, built.stderr
+    assert run("toy>=0.5").returncode == 0
+    assert bench.out()["adopted"] is True
+    refused = run("toy; rm -rf")
+    assert refused.returncode == 1
+    assert "is no requirement" in refused.stderr
+    assert run().returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no NVIDIA driver"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue", "550.54.15 is too old"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release", ""),
+    ],
+)
+def test_a_driver_that_will_not_do_is_known_before_the_download(
+    payload: Any, tmp_path: Path, text: str, said: str
+) -> None:
+    if text:
+        (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+        (tmp_path / "proc/driver/nvidia/version").write_text(text)
+    pins = {"torch": "2.13.0", "nvidia-cuda-runtime": "13.0.96"}
+    args = payload.arguments(["--dest", str(tmp_path), "--lock", "x", "--prove-cuda"])
+    driver = payload.driver_of(tmp_path)
+    if not said:
+        payload.check_driver(args, pins, driver)
+        return
+    with pytest.raises(payload.Refused, match=said):
+        payload.check_driver(args, pins, driver)

@@ -28,10 +28,13 @@ class HubDouble:
     latency_s: float = 0.0
     stream_rate: float = 0.0
     """Bytes a second of one stream; 0 is as fast as it goes."""
+    line_rate: float = 0.0
+    """Bytes a second of all streams together."""
     broken: int = 0
     """So many bodies still break off in their middle."""
     ranges: list[tuple[str, int]] = field(default_factory=list)
     """What was asked for: a name and where its range began."""
+    _line_free: float = 0.0
     _servers: list[ThreadingHTTPServer] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,6 +62,15 @@ class HubDouble:
     @property
     def url(self) -> str:
         return self.address(0)
+
+    def wait_for_line(self, size: int) -> None:
+        """Until so many bytes have their turn on the line that all share."""
+        if not self.line_rate:
+            return
+        with self._lock:
+            self._line_free = max(self._line_free, time.monotonic()) + size / self.line_rate
+            turn = self._line_free
+        time.sleep(max(0.0, turn - time.monotonic()))
 
     def breaks(self) -> bool:
         with self._lock:
@@ -123,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         began, sent = time.monotonic(), 0
         while sent < len(part):
+            self.hub.wait_for_line(min(CHUNK, len(part) - sent))
             self.wfile.write(part[sent : sent + CHUNK])
             sent += CHUNK
             if self.hub.stream_rate:

@@ -1,0 +1,123 @@
+"""A model into place: `model_copy` beside cp, rsync and a single stream, in turns.
+
+Three sources. A store behind HTTP that gives each stream so many MB/s and waits before each answer,
+as network mounts and object stores do: there latency is the limit, and curl is the single stream.
+The same store behind a line that all streams share: there bandwidth is. And a folder on this
+machine's disk, its pages dropped before each turn. All but `model_copy` prove nothing. rsync is
+measured where it is installed.
+Run: python tests/benchmarks/model_copy.py [MEBIBYTES] [MB/S A STREAM] [DELAY MS] [MB/S ON THE LINE]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from runbook.bundle import bundle_files  # noqa: E402
+from tests.support.hub_double import COMMIT, NAME, HubDouble  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS, FILES = 3, 4
+SHIPPED = Path(tempfile.mkdtemp(prefix="shipped-"))
+
+
+def model_copy(source: str, target: Path, **env: str) -> None:
+    argv = [sys.executable, str(SHIPPED / "remote/payloads/model_copy.py"), "--source", source]
+    argv += ["--shm", str(target), "--disk", str(target), "--no-shm"]
+    subprocess.run(
+        argv, check=True, stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SHIPPED), **env},
+    )  # fmt: skip
+
+
+def drop(folder: Path) -> None:
+    """Out of the page cache, so that the disk is read."""
+    for path in folder.iterdir():
+        with path.open("rb") as handle:
+            os.fsync(handle.fileno())
+            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def best(ways: dict[str, Callable[[Path], object]], before: Callable[[], object]) -> None:
+    found = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, work in ways.items():
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+                before()
+                began = time.perf_counter()
+                work(Path(folder) / "to")
+                found[name] = min(found[name], time.perf_counter() - began)
+    for name, seconds in found.items():
+        print(f"  {name:<14} {seconds:7.2f} s")
+
+
+def main() -> None:
+    words = sys.argv[1:] + ["256", "10", "30", "100"][len(sys.argv) - 1 :]
+    size, rate, delay = int(words[0]) << 20, float(words[1]) * 1e6, float(words[2]) / 1000
+    line = float(words[3]) * 1e6
+    for name, content in bundle_files("payloads").items():
+        (SHIPPED / name).parent.mkdir(parents=True, exist_ok=True)
+        (SHIPPED / name).write_bytes(content)
+    data = {f"model-{n}.safetensors": os.urandom(size // FILES) for n in range(FILES)}
+    with HubDouble(files=data, latency_s=delay, stream_rate=rate) as hub:
+
+        def single(target: Path) -> None:
+            target.mkdir()
+            for name in data:
+                url = f"{hub.url}/{NAME}/resolve/{COMMIT}/{name}"
+                command = ["curl", "-sSfL", "-o", str(target / name), url]
+                subprocess.run(command, check=True)
+
+        print(f"{size >> 20} MiB in {FILES} files over HTTP, {words[1]} MB/s a stream, "
+              f"{words[2]} ms to each answer; best of {ROUNDS}")  # fmt: skip
+        best(
+            {
+                "model_copy": lambda to: model_copy(f"hub:{NAME}", to, HF_ENDPOINT=hub.url),
+                "curl": single,
+            },
+            lambda: None,
+        )
+        hub.stream_rate, hub.line_rate = 0.0, line
+        print(f"the same over a line of {words[3]} MB/s, which would take {size / line:.2f} s")
+        best(
+            {
+                "model_copy": lambda to: model_copy(f"hub:{NAME}", to, HF_ENDPOINT=hub.url),
+                "curl": single,
+            },
+            lambda: None,
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder)
+        for name, content in data.items():
+            (source / name).write_bytes(content)
+        ways: dict[str, Callable[[Path], object]] = {
+            "model_copy": lambda to: model_copy(str(source), to),
+            "cp": lambda to: subprocess.run(["cp", "-r", str(source), str(to)], check=True),
+            "read alone": lambda _: [path.read_bytes() for path in source.iterdir()],
+        }
+        if shutil.which("rsync"):
+            ways["rsync"] = lambda to: subprocess.run(
+                ["rsync", "-a", f"{source}/", str(to)], check=True
+            )
+        print(
+            f"{size >> 20} MiB in {FILES} files from {source.parent} to /dev/shm; best of {ROUNDS}"
+        )
+        best(ways, lambda: drop(source))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        shutil.rmtree(SHIPPED)
