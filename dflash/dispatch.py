@@ -30,10 +30,9 @@ from dflash.window import Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import httpx
-
     from dflash.answers import Answer
     from dflash.client import Settings
+    from dflash.connections import Connections
     from dflash.prompts import Prompt
     from dflash.servers import ServerList
 
@@ -114,7 +113,7 @@ class Dispatcher:
         """Why the list of servers is not followed any more."""
         return self._list.problem
 
-    async def run(self, http: httpx.AsyncClient, prompts: Iterator[Prompt]) -> None:
+    async def run(self, http: Connections, prompts: Iterator[Prompt]) -> None:
         self._prompts = prompts
         self._next = next(prompts, None)
         try:
@@ -156,7 +155,7 @@ class Dispatcher:
 
     # -- Handing out ------------------------------------------------------------------------------
 
-    async def _pump(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
+    async def _pump(self, http: Connections, group: asyncio.TaskGroup) -> None:
         while True:
             self._wake.clear()
             self._fill(http, group)
@@ -170,7 +169,7 @@ class Dispatcher:
     def _left(self) -> bool:
         return not self.spent and (bool(self._again) or self._next is not None)
 
-    def _fill(self, http: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
+    def _fill(self, http: Connections, group: asyncio.TaskGroup) -> None:
         """One request at a time to the server with the most room in its window."""
         now = time.monotonic()
         open_ = {server for server in self.servers if server.room(now)}
@@ -209,7 +208,7 @@ class Dispatcher:
 
     # -- One attempt ------------------------------------------------------------------------------
 
-    async def _attempt(self, http: httpx.AsyncClient, server: Server, work: Work) -> None:
+    async def _attempt(self, http: Connections, server: Server, work: Work) -> None:
         started = time.monotonic()
         rid = f"{work.prompt.id}-{self._run_id}-{len(work.reasons)}"
         try:
@@ -227,26 +226,25 @@ class Dispatcher:
             server.running -= 1
             self.wake()
 
-    async def _meet(self, http: httpx.AsyncClient, server: Server) -> None:
+    async def _meet(self, http: Connections, server: Server) -> None:
         """Who it is, before its first request and after each outage."""
         if server.identity is not None and not server.strikes and not server.wrong:
             return
-        if server.strikes:
-            await healthy(http, server.url)
-        found = await identify(http, server.url, self.settings)
+        async with http.to(server.url) as client:
+            if server.strikes:
+                await healthy(client, server.url)
+            found = await identify(client, server.url, self.settings)
         if server.identity is not None:
             refuse_another(server.url, server.identity, found)
             server.window.forget()
         server.identity, server.wrong, server.strikes = found, "", 0
         self.wake()
 
-    async def _ask(self, http: httpx.AsyncClient, server: Server, work: Work, rid: str) -> Answer:
+    async def _ask(self, http: Connections, server: Server, work: Work, rid: str) -> Answer:
         """A task of its own, so that the watch can drop the requests of a wedged server."""
         if not server.requests:
             server.last_answer = time.monotonic()
-        request = asyncio.ensure_future(
-            complete(http, server.url, work.prompt, self.settings, rid=rid)
-        )
+        request = asyncio.ensure_future(self._complete(http, server, work, rid))
         about = server.requests[request] = Request(sent=time.monotonic())
         try:
             return await request
@@ -259,6 +257,10 @@ class Dispatcher:
             raise Unavailable(about.dropped, f"dropped here: {about.dropped}") from None
         finally:
             del server.requests[request]
+
+    async def _complete(self, http: Connections, server: Server, work: Work, rid: str) -> Answer:
+        async with http.to(server.url) as client:
+            return await complete(client, server.url, work.prompt, self.settings, rid=rid)
 
     def _answer(self, server: Server, work: Work, answer: Answer, started: float) -> None:
         now = time.monotonic()

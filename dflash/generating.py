@@ -11,6 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from dflash.connections import Connections
 from dflash.dispatch import Dispatcher, Limits, Work
 from dflash.errors import Interrupted
 from dflash.progress import write_out
@@ -83,8 +84,6 @@ class Run:
         self, servers: ServerList, prompts: Iterator[Prompt], limits: Limits, patience: float
     ) -> None:
         """Until no prompt is left, or the budget is used up."""
-        import httpx
-
         main = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,13 +97,9 @@ class Run:
             finished=self._finished,
             failed=self._failed,
         )
-        # Idle connections are closed by the server after 5 s; ours go first, or a request is lost.
-        pool = httpx.Limits(max_connections=None, keepalive_expiry=3.0)
-        timeout = httpx.Timeout(patience, connect=10.0)
         ticker = asyncio.create_task(self._tick())
         try:
-            # Servers are addressed directly; a proxy in the environment is for the outer world.
-            async with httpx.AsyncClient(limits=pool, timeout=timeout, trust_env=False) as http:
+            async with Connections(patience=patience) as http:
                 await self._dispatcher.run(http, prompts)
         except asyncio.CancelledError:
             raise Interrupted(

@@ -19,8 +19,7 @@ from dflash.outcomes import Trouble
 from dflash.servers import SERVING
 
 if TYPE_CHECKING:
-    import httpx
-
+    from dflash.connections import Connections
     from dflash.dispatch import Dispatcher
     from dflash.servers import Server
 
@@ -32,7 +31,7 @@ OVERDUE_AT_LEAST_S = 60.0
 class Watch:
     """Runs beside a dispatcher until it is cancelled, or raises when nobody answers."""
 
-    def __init__(self, dispatcher: Dispatcher, http: httpx.AsyncClient) -> None:
+    def __init__(self, dispatcher: Dispatcher, http: Connections) -> None:
         self._dispatcher = dispatcher
         self._limits = dispatcher.limits
         self._http = http
@@ -75,7 +74,8 @@ class Watch:
             server.probing = False
 
     async def _ask_load(self, server: Server) -> None:
-        server.load = await load_of(self._http, server.url)
+        async with self._http.to(server.url) as client:
+            server.load = await load_of(client, server.url)
         if server.load is not None:
             running, waiting = server.load
             server.window.load(running=running, waiting=waiting, ours=server.running)
@@ -87,9 +87,10 @@ class Watch:
 
         for _ in range(2):
             with contextlib.suppress(httpx.TransportError):
-                response = await self._http.get(
-                    f"{server.url}/health", timeout=self._limits.probe_timeout
-                )
+                async with self._http.to(server.url) as client:
+                    response = await client.get(
+                        f"{server.url}/health", timeout=self._limits.probe_timeout
+                    )
                 if response.status_code != 503:
                     return True
         return False
