@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from dflash.__main__ import main
 from dflash.completions import read_records, shard_paths
@@ -17,46 +15,25 @@ from dflash.progress import Progress
 from dflash.s3 import StoreOptions
 from tests.support.completing import generate, rows_of
 from tests.support.deadline import wait_for
+from tests.support.s3 import s3, s3_keys, s3_server
 
-
-@pytest.fixture(scope="module")
-def endpoint():
-    made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    made.start()
-    host, port = made.get_host_and_port()
-    yield f"http://{host}:{port}"
-    made.stop()
-
-
-@pytest.fixture
-def s3(endpoint, monkeypatch):
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="data")
-    yield client
-    for row in client.list_objects_v2(Bucket="data").get("Contents", []):
-        client.delete_object(Bucket="data", Key=row["Key"])
-    client.delete_bucket(Bucket="data")
+__all__ = ["s3", "s3_keys", "s3_server"]
 
 
 def names(s3, prefix="runs/a/"):
-    rows = s3.list_objects_v2(Bucket="data", Prefix=prefix).get("Contents", [])
+    rows = s3.list_objects_v2(Bucket=s3.bucket, Prefix=prefix).get("Contents", [])
     return {row["Key"].removeprefix(prefix) for row in rows}
 
 
 def test_prompts_from_s3_and_shards_to_it(tmp_path, servers, prompts, s3):
     server, out = servers(), tmp_path / "out"
-    s3.upload_file(str(prompts(20)), "data", "in/prompts.jsonl")
-    extra = ["--upload", "s3://data/runs/a"]
-    generate("s3://data/in/prompts.jsonl", out, server, extra=extra)
+    s3.upload_file(str(prompts(20)), s3.bucket, "in/prompts.jsonl")
+    extra = ["--upload", f"s3://{s3.bucket}/runs/a"]
+    generate(f"s3://{s3.bucket}/in/prompts.jsonl", out, server, extra=extra)
     wanted = {"shard-00000.jsonl", "shard-00001.jsonl", "shard-00002.jsonl", "manifest.json"}
     assert names(s3) == {*wanted, ".objects.json"}
     # Whoever downloads it gets the very folder, proved by digests.
-    assert main(["get", "s3://data/runs/a", str(tmp_path / "back")]) == 0
+    assert main(["get", f"s3://{s3.bucket}/runs/a", str(tmp_path / "back")]) == 0
     for name in wanted:
         assert sha256_file(tmp_path / "back" / name) == sha256_file(out / name)
     assert len(list(read_records(shard_paths(tmp_path / "back")))) == 20
@@ -70,7 +47,7 @@ def test_prompts_from_s3_and_shards_to_it(tmp_path, servers, prompts, s3):
 
 
 def objects(s3):
-    return s3.list_objects_v2(Bucket="data", Prefix="runs/a/")["Contents"]
+    return s3.list_objects_v2(Bucket=s3.bucket, Prefix="runs/a/")["Contents"]
 
 
 def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
@@ -84,14 +61,14 @@ def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    generate(path, out, server, extra=["--upload", "s3://data/runs/a"])
+    generate(path, out, server, extra=["--upload", f"s3://{s3.bucket}/runs/a"])
     watcher.join()
     assert seen[0] < 60
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("s3://nowhere/a", "no such bucket"), ("s3://data", "refuses us")],
+    [("s3://nowhere/a", "no such bucket"), ("s3://some/a", "refuses us")],
     ids=["no-bucket", "wrong-key"],
 )
 def test_a_store_that_refuses_costs_no_row(tmp_path, servers, prompts, s3, monkeypatch, url, said):
@@ -171,12 +148,13 @@ def test_an_upload_that_fails_for_a_while_is_caught_up_with(tmp_path, monkeypatc
     [
         (["--upload", "ftp://x/y"], 2, "no address of objects"),
         (["--upload", "s3://"], 2, "names no bucket"),
-        (["--prompts", "s3://data/in/none.jsonl"], 1, "there is no prompt file at"),
-        (["--prompts", "s3://data"], 2, "names no object"),
+        (["--prompts", "s3://BUCKET/in/none.jsonl"], 1, "there is no prompt file at"),
+        (["--prompts", "s3://BUCKET"], 2, "names no object"),
     ],
 )
 def test_a_wrong_address_is_told_at_once(tmp_path, servers, prompts, s3, extra, code, said):
     server = servers()
-    text = generate(prompts(3), tmp_path / "out", server, check=code, extra=extra)
+    words = [word.replace("BUCKET", s3.bucket) for word in extra]
+    text = generate(prompts(3), tmp_path / "out", server, check=code, extra=words)
     assert said in text
     assert server.seen() == []
