@@ -81,7 +81,7 @@ def test_progress_tells_of_each_server_and_each_class_of_trouble(
 
 
 def test_a_slow_server_is_drained_and_its_requests_move(tmp_path, servers, prompts):
-    """It would take minutes for its share; the other does the rest, and what was in flight there."""
+    """It would take minutes; the other does the rest, and what was in flight there."""
     slow, fast = servers("--delay", "1.5"), servers("--delay", "0.03")
     out = tmp_path / "out"
     run(
@@ -125,6 +125,31 @@ def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
     listed.write_text('{"servers": [{"ur')  # half written: nothing changes
     write_list(listed, (first.url, "serving"), (second.url, "serving"))
     wait_for(lambda: len(first.seen()) > asked, what="work for the first server again")
+    assert job.wait(timeout=60) == 0
+    assert len({row["id"] for row in rows_of(out)}) == 180
+
+
+def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers, prompts, start):
+    """As `runbook restart` marks it, in the workspace that the job belongs to."""
+    marked, other = servers("--delay", "0.05"), servers("--delay", "0.4")
+    out, name = tmp_path / "out", marked.url.split("//")[1]
+    marks, job_dir = tmp_path / "draining", tmp_path / "jobs" / "attempt"
+    job_dir.mkdir(parents=True)
+    about = {**environment(tmp_path), "RUNBOOK_JOB_DIR": str(job_dir)}
+    job = start(command(prompts(180), out, marked, other), env=about)
+    wait_for(lambda: count_rows(out) >= 10, what="rows")
+    marks.mkdir()
+    (marks / name).touch()
+    lines = tmp_path / "progress.jsonl"
+
+    def drained():
+        row = last_servers(lines).get(name, {"state": "", "running": 1})
+        return row["state"] == "draining" and not row["running"]
+
+    wait_for(drained, what="the marked server drained")
+    asked = len(marked.seen())
+    (marks / name).unlink()
+    wait_for(lambda: len(marked.seen()) > asked, what="work for it again")
     assert job.wait(timeout=60) == 0
     assert len({row["id"] for row in rows_of(out)}) == 180
 
