@@ -44,8 +44,8 @@ def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterat
     at_once = (0.001, 0.005)
     with (
         mock.patch.object(hosts.Hosts, "meet", meet),
-        mock.patch.object(finish, "backoff_s", lambda _policy, _attempts: 0.0),
-        mock.patch.object(handing, "issue", lambda _grants, _given: KEYS),
+        mock.patch.object(finish, "backoff_s", return_value=0.0),
+        mock.patch.object(handing, "issue", return_value=KEYS),
         mock.patch.object(base, "Hosts", partial(hosts.Hosts, clock=fleet.clock)),
         mock.patch.object(runner, "POLL_S", at_once),
         mock.patch.object(watch, "POLL_S", at_once),
