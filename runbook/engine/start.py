@@ -6,6 +6,7 @@ second launch needs before the host hears of it, and the host starts an attempt 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
             world, snapshot, task, host=host, stop_task=partial(stop_service, world)
         )
         plan = plan_task(task, context)
+        if not in_turn(world, task, plan):
+            return False
         if host is not None:
             precheck(task, plan, host)
         take_secrets(world, snapshot, task)
@@ -83,6 +86,18 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
         return True
     world.refuse(task, f"{task.id}: the step type `{task.step}` planned nothing to do.")
     return False
+
+
+def in_turn(world: World, task: Task, plan: StepPlan) -> bool:
+    """Whether the server before it on its host had its moment; else it is tried again then."""
+    now, role = time.monotonic(), task.role or ""
+    if not plan.stagger_s:
+        return True
+    if now < world.next_server.get(role, 0.0):
+        world.not_before[task.id] = world.next_server[role]
+        return False
+    world.next_server[role] = now + plan.stagger_s
+    return True
 
 
 def wait_for_person(world: World, snapshot: Snapshot, task: Task) -> bool:

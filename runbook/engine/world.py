@@ -44,6 +44,8 @@ class World:
     """Tasks that are tried again after a pause, and when it ends (our own monotonic clock)."""
     stalls: dict[str, Stall] = field(default_factory=dict)
     """By attempt: the metric that is watched for standing still."""
+    next_server: dict[str, float] = field(default_factory=dict)
+    """By host role: when the next server may be started there (our own monotonic clock)."""
     watched: dict[str, Watched] = field(default_factory=dict)
     """By attempt: what is known of a server that serves."""
     loads: dict[str, Mapping[str, Any]] = field(default_factory=dict)

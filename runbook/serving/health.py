@@ -131,7 +131,7 @@ def load_text(found: Mapping[str, Any], watched: Watched) -> dict[str, Any]:
             ("kv_used", "KV used"), ("state_used", "state pool used"), ("cache_hits", "cache hits"),
             ("accept_length", "accept length"),
         )
-        if key in found
+        if found.get(key)  # models without such a pool, and servers without drafts, say 0
     }  # fmt: skip
     message = f"{found.get('running', 0):g} running, {found.get('queued', 0):g} queued"
     if "no_metrics" in found:

@@ -129,6 +129,8 @@ class StepPlan:
     ready_when: tuple[Check, ...] = ()
     ready_within_s: float | None = None
     """How long a service may be `starting`."""
+    stagger_s: float = 0.0
+    """Of a service: how long after another one on its host it is started."""
     watch: Mapping[str, Json] = field(default_factory=dict)
     """Of a service: `url`, `api` and `model` of the server, its `ports`, and under the names of
     `runbook.serving.health.Patience` how it is looked after while it serves."""

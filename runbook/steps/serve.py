@@ -59,6 +59,7 @@ class Serve(Step[ServeArgs]):
                 {"http_generate": {**out, "timeout_s": 120}},
             ),
             ready_within_s=args.ready_within,
+            stagger_s=args.stagger,
             watch={
                 **out,
                 "ports": list(args.ports),

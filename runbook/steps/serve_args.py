@@ -126,6 +126,13 @@ class ServeArgs(StepArgs):
         tuple[str, ...], Field(description="Further flags, passed on as they are.")
     ] = ()
     threads: Annotated[int, Field(ge=1, description="CPU threads of each process.")] = 1
+    stagger: Annotated[
+        Seconds,
+        Field(
+            description="Started so long after another server on the host: many that load at "
+            "once stall each other."
+        ),
+    ] = 3.0
     ready_within: Annotated[Seconds, Field(description="How long loading may take.")] = 900.0
     grace: Annotated[Seconds, Field(description="From TERM to KILL when it is stopped.")] = 30.0
     probe_every: Annotated[

@@ -64,6 +64,7 @@ class Fleet:
       port: ${{each.port}}
       device: cpu
       grace: 5
+      stagger: 500ms
       probe_every: 200ms
       probe_timeout: 300ms
       stuck_after: {stuck_after}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 MADE = (
     "argv", "cwd", "env", "ports", "grace_s", "precheck", "done_when", "ready_when",
-    "ready_within_s", "watch", "out", "summary", "outcome", "grants",
+    "ready_within_s", "stagger_s", "watch", "out", "summary", "outcome", "grants",
 )  # fmt: skip
 ALL = sorted(CASES.glob("*/*.json"))
 
@@ -98,6 +98,7 @@ def as_data(plan: StepPlan) -> dict[str, Any]:
         "done_when": plan.done_when,
         "ready_when": plan.ready_when,
         "ready_within_s": plan.ready_within_s,
+        "stagger_s": plan.stagger_s,
         "watch": dict(plan.watch),
         "out": dict(plan.out),
         "summary": None if job else plan.summary,
