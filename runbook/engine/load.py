@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from remote import CheckResult
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from remote import Host
     from runbook.engine.world import World
 
+LOOKED_AFTER = frozenset({TaskState.SERVING, TaskState.UNHEALTHY})
+WEDGED_CLASS = FailureClass.TIME_LIMIT
 LOAD_S = 15.0
 """For a look at the load, besides the patience of its probe."""
 
@@ -46,18 +49,24 @@ def watch(world: World, task: Task, attempt: Attempt) -> None:
         return
 
     def done(result: CheckResult) -> None:
+        current = world.store.snapshot()
+        newest, now_is = current.latest_attempt(task.id), current.task(task.id)
+        if newest is None or newest.id != attempt.id or now_is.state not in LOOKED_AFTER:
+            return  # it ended, or is being stopped, since it was asked
         found = dict(result.evidence)
         after, condition, why = judge(known, found, patience, time.monotonic())
         world.watched[attempt.id] = after
         world.loads[attempt.id] = load_text(found, after)
         _tell_public(world, task, found)
         if why and condition == "doubted":
-            world.warn_once(("doubt", attempt.id, str(after.strikes)), f"{task.id}: {why}")
-        current = world.store.snapshot().task(task.id)
-        if condition == "wedged" and current.state is TaskState.SERVING:
-            unhealthy(world, current, attempt, why, asked, result)
-        elif condition == "well" and current.state is TaskState.UNHEALTHY:
-            world.move(current, TaskState.SERVING, reason="it answers again")
+            hint = "One such answer proves nothing; it is asked again."
+            world.warn_once(("doubt", attempt.id), f"{task.id}: {why}", hint, task.id)
+        if condition == "wedged":
+            if now_is.state is TaskState.SERVING:
+                now_is = unhealthy(world, now_is, attempt, why, asked, result)
+            restart_by_policy(world, now_is, attempt)
+        elif condition == "well" and now_is.state is TaskState.UNHEALTHY:
+            world.move(now_is, TaskState.SERVING, reason="it answers again")
 
     ask_load(world, task, attempt, asked, done=done)
 
@@ -69,8 +78,8 @@ def unhealthy(
     why: str,
     asked: Mapping[str, Any],
     result: CheckResult,
-) -> None:
-    """It lives and does no work: kept as evidence, and restarted when its policy says so."""
+) -> Task:
+    """It lives and does no work: said, with what was seen as evidence."""
     reason = f"wedged: {why}"
     check = {"server_load": {**attempt.detail["watch"], **asked}}
     failed = CheckResult(verdict="fail", evidence=result.evidence)
@@ -80,13 +89,18 @@ def unhealthy(
         )
         tx.move_task(task.id, TaskState.UNHEALTHY, expect={task.state}, reason=reason)
     world.announce(task, TaskState.UNHEALTHY, reason, attempt)
-    cls = FailureClass.TIME_LIMIT
-    if retry_reason(task, attempt, cls) is None:
-        hint = f"Look: `runbook logs {task.id}`; then `runbook restart {task.id}`, it alone."
+    if retry_reason(task, attempt, WEDGED_CLASS) is None:
+        name = quote(task.id)
+        hint = f"Look: `runbook logs {name}`; then `runbook restart {name}`, it alone."
         world.emit(Problem(text=f"{task.id}: {reason}", hint=hint, task=task.id))
-        return
-    current = world.store.snapshot().task(task.id)
-    stop_beside(world, current, attempt, then=TaskState.FAILED, reason=reason, cls=cls)
+    return world.store.snapshot().task(task.id)
+
+
+def restart_by_policy(world: World, task: Task, attempt: Attempt) -> None:
+    """Stops an unhealthy server whose task is to be tried again; the others are not touched."""
+    if retry_reason(task, attempt, WEDGED_CLASS) is not None:
+        then, reason = TaskState.FAILED, task.reason
+        stop_beside(world, task, attempt, then=then, reason=reason, cls=WEDGED_CLASS)
 
 
 def ask_load(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import asdict, replace
 from datetime import datetime
+from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from remote import Host, JobStatus, RemoteError, Unreachable
@@ -20,6 +21,7 @@ from runbook.engine.start import CONTROL, FOUND, launch
 from runbook.errors import CannotStart
 from runbook.forecast import RAN_S
 from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
+from runbook.serving.diagnosis import last_words as server_words
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import RUNNING, TERMINAL
 
@@ -152,10 +154,13 @@ def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: 
     if service and cls is FailureClass.OK:
         cls = FailureClass.EXIT
     out = host.read_out(attempt.id) or {}
-    why = diagnose(end_of_logs(world.workspace, attempt.id)) if service else None
+    log = end_of_logs(world.workspace, attempt.id) if service else ""
+    why = diagnose(log)
     if why is not None and why.kind in OUT_OF_MEMORY:
         cls = FailureClass.OOM
-    last = why.said if why is not None else last_words(world, status)
+    last = why.said if why else server_words(log) if service else last_words(world, status)
+    if service and why is None and status.signal == SIGKILL:
+        last = "killed from outside, by a person or, when memory is short, by the kernel (`dmesg`)"
     finish(
         world,
         task.id,

@@ -174,6 +174,13 @@ def diagnose(log: str) -> Diagnosis | None:
     return late
 
 
+def last_words(log: str) -> str:
+    """The last line that is not known to say nothing."""
+    said = [line for line in log.split("\n") if line.strip() and not NOISE.search(line)]
+    told = [line for line in said if not line[:1].isspace()]
+    return _short(told[-1]) if told else ""
+
+
 def _made(rule: Rule, line: str) -> Diagnosis:
     hint = rule.next
     if rule.kind == "flag":

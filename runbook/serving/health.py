@@ -98,7 +98,9 @@ def _strike(
 ) -> tuple[Watched, Condition, str]:
     first = now if not watched.strikes else watched.struck_at
     after = replace(watched, strikes=watched.strikes + 1, struck_at=first)
-    said = f"{_asked(found['probe'])}, {after.strikes} times in a row over {now - first:.0f} s"
+    said = _asked(found["probe"])
+    if after.strikes > 1:
+        said += f", {after.strikes} times in a row over {now - first:.0f} s"
     if watched.moved is None:
         said += "; it has no /metrics that would tell whether it is busy"
     else:

@@ -8,7 +8,8 @@ variant is no choice. The winner becomes a decision, with its figures.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -19,6 +20,10 @@ from runbook.steps.serve_args import ServeArgs
 from runbook.steps.server_argv import environment, server_argv
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 TOKEN = "{token}"  # noqa: S105 (the word in whose place each start gets its own)
 
 
@@ -29,11 +34,11 @@ class BenchArgs(DflashArgs):
         ServeArgs, Field(description="A server, as `serve` takes it; what all variants share.")
     ]
     variants: Annotated[
-        dict[str, dict[str, Any]],
+        tuple[dict[str, Any], ...],
         Field(
             min_length=1,
-            description="Name -> what is different there. The first is what the others' texts "
-            "are compared with, so let it be the plain one: {}.",
+            description="Each has a `name` and what is different there. The others' texts are "
+            "compared with the first one's, so let that be the plain one.",
         ),
     ]
     concurrency: Annotated[
@@ -65,9 +70,14 @@ class BenchArgs(DflashArgs):
     @model_validator(mode="after")
     def each_can_be_served(self) -> BenchArgs:
         """A variant that contradicts itself would be found out after hours of the others."""
-        for name in self.variants:
+        names = [variant.get("name") for variant in self.variants]
+        if not all(isinstance(name, str) and NAME.fullmatch(name) for name in names):
+            raise ValueError("each variant needs a `name` of letters, digits, - and _")
+        if len(set(names)) < len(names):
+            raise ValueError("two variants have one name")
+        for name, variant in zip(names, self.variants, strict=True):
             try:
-                self.of(name)
+                self.of(variant)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 where = ".".join(map(str, first["loc"]))
@@ -75,10 +85,11 @@ class BenchArgs(DflashArgs):
                 raise ValueError(f"variant {name}: {f'{where}: ' if where else ''}{said}") from None
         return self
 
-    def of(self, name: str) -> ServeArgs:
+    def of(self, variant: Mapping[str, Any]) -> ServeArgs:
         """The server of one variant. It has the address of all of them: they run in turn."""
         shared = self.serve.model_dump(exclude_unset=True, mode="json")
-        return ServeArgs.model_validate_json(json.dumps({**shared, **self.variants[name]}))
+        own = {key: value for key, value in variant.items() if key != "name"}
+        return ServeArgs.model_validate_json(json.dumps({**shared, **own}))
 
 
 class Bench(Step[BenchArgs]):
@@ -88,14 +99,15 @@ class Bench(Step[BenchArgs]):
     Args = BenchArgs
 
     def plan(self, args: BenchArgs, ctx: StepContext) -> StepPlan:
-        every = [args.of(name) for name in args.variants]
+        names = [str(variant["name"]) for variant in args.variants]
+        every = [args.of(variant) for variant in args.variants]
         job = dflash_job(
             args,
             ctx,
             (
                 "bench",
                 *flag("--prompts", shipped(args.prompts, ctx, bundle="prompts")),
-                *flags("--variant", map(_variant, args.variants, every)),
+                *flags("--variant", map(_variant, names, every)),
                 *flags("--concurrency", args.concurrency),
                 *flag("--out", args.out),
                 *flag("--limit", args.limit),
