@@ -1,7 +1,7 @@
 """Prompts completed on two machines behind real sshds: one is cut off, the other loses its power.
 
 Each has servers, a share of the prompts and folders of its own; what they make goes to one store.
-At the end every record is there exactly once. With $RUNBOOK_SOAK the servers are SGLang's.
+At the end every record is there exactly once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["s3_keys", "s3_server"]  # fixtures
 
 ROOT = Path(__file__).parent.parent.parent
-PROMPTS = 120
+PROMPTS = 80
 WAITED_FOR = ("generate@right", "done")
 LEFT, RIGHT = "left", "right"
 SERVE = """\
@@ -208,7 +208,7 @@ def runbook_text() -> str:
     server = (
         "      engine: command\n"
         f"      command: [{sys.executable}, {program}, 'port-{{port}}', --port,\n"
-        '        "{port}", --api, openai, --say, thought, --delay, "0.15"]\n'
+        '        "{port}", --api, openai, --say, thought, --delay, "1.0"]\n'
         "      device: cpu\n"
         "      model: /none"
     )
@@ -221,6 +221,7 @@ def runbook_text() -> str:
     return text.replace("VENV", sys.prefix).replace("API", "openai")
 
 
+@pytest.mark.timeout(300)
 def test_every_record_exactly_once(
     tmp_path: Path, machines: dict[str, Machine], s3_server: str, s3_keys: dict[str, str]
 ) -> None:
@@ -238,7 +239,7 @@ def test_every_record_exactly_once(
 
     def listen(event: Event) -> None:
         """Both in the middle of the work, whichever is seen first."""
-        if isinstance(event, Progressed) and (event.progress.get("done") or 0) >= PROMPTS // 8:
+        if isinstance(event, Progressed) and (event.progress.get("done") or 0) >= PROMPTS // 20:
             if event.task == "generate@right" and "power lost" not in seen:
                 seen.append("power lost")
                 right.lose_power()
