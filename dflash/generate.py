@@ -108,6 +108,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("concurrency", "shard_rows", "max_tokens", "attempts", "limit", "total_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value} is less than one")
+    if args.audit_after < 0:
+        raise UsageError(f"--audit-after {args.audit_after} is less than none")
+    if not 0 <= args.max_failed <= 1:
+        raise UsageError(f"--max-failed {args.max_failed:g} is no share", "From 0 to 1.")
+    if args.out.exists() and not args.out.is_dir():
+        raise UsageError(f"--out {args.out} is a file", "Name a folder, new or of an earlier run.")
     if not args.server and args.servers is None:
         raise UsageError("no server is named", "Give --server URL, or --servers FILE.")
     gates = early_gates(args.gate, thinking=args.thinking)

@@ -69,13 +69,13 @@ class Run:
         self._told: set[str] = set()
 
     def begin(self, servers: int, dropped_turns: int) -> None:
-        parts = [f"{self._todo:,} answers wanted from {servers} servers"]
+        parts = [f"{_many(self._todo, 'answer')} wanted from {_many(servers, 'server')}"]
         if self._before:
             parts.append(f"{self._before:,} are there already")
         if self.failed:
             parts.append(f"{self.failed:,} in quarantine")
         if dropped_turns:
-            parts.append(f"{dropped_turns:,} turns behind a tool's answer are left out")
+            parts.append(f"{_many(dropped_turns, 'turn')} behind a tool's answer left out")
         if self._settings.api != "sglang":
             parts.append("this API gives no token ids, tokenize will encode the text again")
         self.emit("phase", "; ".join(parts))
@@ -222,6 +222,10 @@ class Run:
             message=message,
             metrics=metrics,
         )
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def record_of(

@@ -114,6 +114,11 @@ class Outbox:
         ]
 
     def _work(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 (as below)
+            # Before hours of work: a missing key is known at once, the run goes on all the same.
+            self._tell(f"upload to {self.url} does not work yet: {_short(error)}")
         failures = 0
         while True:
             with self._wake:
@@ -126,7 +131,7 @@ class Outbox:
                 self._send(entry)
             except Exception as error:  # noqa: BLE001 (a library's bug must not end the run)
                 failures += 1
-                self.problem = " ".join(str(error).split())[:300] or type(error).__name__
+                self.problem = _short(error)
                 if failures in (1, len(self._pauses)) or not failures % 60:
                     self._tell(f"upload of {entry['file']}: {self.problem}; it is tried again")
                 self._pause(failures - 1)
@@ -140,13 +145,22 @@ class Outbox:
 
     def _send(self, entry: dict[str, Any]) -> None:
         name, size, digest = entry["file"], entry["bytes"], entry["sha256"]
-        if self._there is None:  # once: what earlier runs sent
-            self._there = {found: about.size for found, about in self._store.listed().items()}
-        if self._there.get(name) == size and self._store.digest(name) == digest:
+        there = self._look()
+        if there.get(name) == size and self._store.digest(name) == digest:
             return
         self._store.send(self._folder / name, name, size, digest, None)
+
+    def _look(self) -> dict[str, int]:
+        """What earlier runs sent; asked for once."""
+        if self._there is None:
+            self._there = {found: about.size for found, about in self._store.listed().items()}
+        return self._there
 
     def _pause(self, failures: int) -> None:
         with self._wake:
             if not self._ending:
                 self._wake.wait(self._pauses[min(failures, len(self._pauses) - 1)])
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -235,5 +235,20 @@ def test_no_server_at_all(tmp_path, prompts):
         ServerList(["localhost"])
 
 
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--audit-after", "-1"], "--audit-after -1 is less than none"),
+        (["--max-failed", "2"], "--max-failed 2 is no share"),
+        (["--limit", "0"], "--limit 0 is less than one"),
+        (["--total-tokens", "0"], "--total-tokens 0 is less than one"),
+        (["--out", __file__], "is a file"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, prompts, extra, said):
+    words = ["--server", "http://127.0.0.1:9", *extra]
+    assert said in generate(prompts(2), tmp_path / "out", check=2, extra=words)
+
+
 def test_every_class_of_trouble_has_a_policy():
     assert set(POLICIES) == set(Trouble)

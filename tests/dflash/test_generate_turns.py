@@ -80,7 +80,7 @@ def test_turns_behind_a_tools_answer_are_left_out(tmp_path, servers, monkeypatch
     server, path = servers(), write(tmp_path / "p", {"id": "a", "messages": talk, "tools": TOOLS})
     generate(path, tmp_path / "out", server, extra=["--turns", "regenerate"])
     assert [row["id"] for row in rows_of(tmp_path / "out")] == ["a#1"]
-    assert "1 turns behind a tool's answer are left out" in lines.read_text()
+    assert "1 turn behind a tool's answer left out" in lines.read_text()
 
 
 def test_a_conversation_that_was_killed_between_its_turns_goes_on_there(tmp_path, servers, start):

@@ -82,6 +82,8 @@ def test_a_store_that_refuses_costs_no_row(tmp_path, servers, prompts, s3, monke
     assert f"4 of 4 files are not in {url} (shard-00000.jsonl, shard-00001.jsonl" in text
     assert said in text
     assert "run the same command again: it sends what is missing" in text
+    # Told at once as well, and not only after the last row.
+    assert text.index(f"upload to {url} does not work yet") < text.index("20/20 rows")
     monkeypatch.undo()
 
 

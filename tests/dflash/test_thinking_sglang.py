@@ -54,6 +54,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generate(server: RunningServer, prompts: Path, out: Path, *more: str) -> list[dict[str, Any]]:
     """Runs the command; the rows in the order of the questions."""
     argv = ["--prompts", str(prompts), "--server", server.url, "--model", server.name]
+    # This model says one text to everybody.
+    argv += ["--gate", "max_identical=1", "--gate", "max_mode_share=1"]
     argv += ["--out", str(out), "--temperature", "0", "--concurrency", "4", *more]
     assert main(["generate", *argv]) == 0
     rows = {row["id"]: row for row in read_records(shard_paths(out))}
@@ -143,7 +145,11 @@ def test_a_run_without_thinking_is_stopped_by_the_gate(
 def test_a_thought_that_was_cut_is_marked_to_its_last_token_and_not_ended(
     server: RunningServer, prompts: Path, toy: ToyModel, tmp_path: Path
 ) -> None:
-    rows = generate(server, prompts, tmp_path / "done", "--thinking", "on", "--max-tokens", "5")
+    # Else the early audit would end the run, as the next test has it.
+    allowed = ("--gate", "max_truncated=1", "--gate", "thinking=any")
+    rows = generate(
+        server, prompts, tmp_path / "done", "--thinking", "on", "--max-tokens", "5", *allowed
+    )
     cut = list(toy.output_ids[:5])
     for row in rows:
         assert row["finish_reason"] == "length"
@@ -159,6 +165,64 @@ def test_a_thought_that_was_cut_is_marked_to_its_last_token_and_not_ended(
     for n, question in enumerate(QUESTIONS):
         read = prompt_ids(toy, question, thinking=True)
         assert samples[f"q{n}"] == (read + cut, [0] * len(read) + [1] * len(cut))
+
+
+def test_the_early_audit_ends_a_run_whose_thoughts_are_cut(
+    server: RunningServer,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--prompts", str(prompts), "--server", server.url, "--model", server.name]
+    argv += ["--out", str(tmp_path / "done"), "--thinking", "on", "--max-tokens", "5"]
+    assert main(["generate", *argv, "--audit-after", "10", "--concurrency", "1"]) == GATE_FAILED
+    said = capsys.readouterr().err
+    assert "stopped by the early audit of the first 10 rows" in said
+    assert "max_truncated: 100% of the rows are cut off by the token limit" in said
+    assert (tmp_path / "done" / "early-audit" / "samples.json").is_file()
+
+
+def test_a_thought_that_the_server_split_off_is_put_back_byte_for_byte(
+    server: RunningServer, prompts: Path, toy: ToyModel, tmp_path: Path
+) -> None:
+    """By text alone, as of a server of another kind; held against what the ids decode to."""
+    common = ("--api", "openai", "--thinking", "on", "--tokenizer", str(toy.path))
+    whole = generate(server, prompts, tmp_path / "whole", *common, "--max-tokens", "64")
+    for row in whole:
+        assert "output_ids" not in row
+        assert (row["reasoning"], row["content"]) == (THOUGHT, ANSWER)
+        assert row["completion"] == f"<think>{THOUGHT}</think>{ANSWER}"
+    cut = generate(
+        server, prompts, tmp_path / "cut", *common, "--max-tokens", "5",
+        "--gate", "max_truncated=1", "--gate", "thinking=any",
+    )  # fmt: skip
+    for row in cut:
+        assert row["finish_reason"] == "length"
+        assert row["completion"].startswith("<think>")
+        assert "</think>" not in row["completion"]
+        assert THOUGHT.startswith(row["completion"].removeprefix("<think>"))
+
+    samples = tokenized(tmp_path / "whole", toy, tmp_path / "set")
+    for n, question in enumerate(QUESTIONS):
+        read = prompt_ids(toy, question, thinking=True)
+        assert samples[f"q{n}"][0] == read + list(toy.output_ids)
+
+
+def test_the_servers_load_is_read(server: RunningServer) -> None:
+    """What the window follows: a number of requests that run, and of those that wait."""
+    import asyncio
+
+    import httpx
+
+    from dflash.client import load_of
+
+    async def ask() -> tuple[int, int] | None:
+        async with httpx.AsyncClient() as http:
+            return await load_of(http, server.url)
+
+    found = asyncio.run(ask())
+    assert found is not None
+    assert min(found) >= 0
 
 
 def test_the_servers_own_parser_splits_the_same_text(server: RunningServer, toy: ToyModel) -> None:
