@@ -27,6 +27,10 @@ KEYS = {
 ANY_ROLE = (
     "arn:aws:iam::000000000000:role/any"  # stores that are not AWS ask for one, and ignore it
 )
+OURS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where `runbook` is started: "
+    "the host gets only what is made from them for this job."
+)
 SIGNED_S = 12 * 3600
 MANIFESTS = (".objects.json", "manifest.json")
 READ = ("s3:GetObject",)
@@ -65,8 +69,7 @@ def keys(grant: Mapping[str, Any]) -> dict[str, str]:
     if ours is None:
         raise CannotStart(
             f"No credentials for {url} were found on this machine.",
-            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where `runbook` "
-            "is started: the job gets short-lived ones made from them.",
+            hint=OURS,
         )
     client = session.client(
         "sts", endpoint_url=grant["endpoint"] or None, region_name=grant["region"] or None
@@ -118,7 +121,7 @@ def policy_for(places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def listing(grant: Mapping[str, Any]) -> str:
     """Names, sizes, digests and signed URLs, as `remote/payloads/model_sources.py` unpacks them."""
     from dflash.errors import DflashError
-    from dflash.s3 import StoreOptions, connect, explained, split
+    from dflash.s3 import NoAccess, StoreOptions, connect, explained, split
     from dflash.s3_store import S3Store
 
     url = grant["url"]
@@ -141,6 +144,8 @@ def listing(grant: Mapping[str, Any]) -> str:
                 if not any(part.startswith(".") for part in name.split("/"))
                 and name not in MANIFESTS
             }
+    except NoAccess as error:
+        raise CannotStart(f"{error.message}.", hint=OURS) from error
     except DflashError as error:
         raise CannotStart(f"{error.message}.", hint=error.hint) from error
     if not signed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Info
 from runbook.grants import issue
@@ -11,16 +12,24 @@ from runbook.secrets import fingerprint, secrets_of
 from state.references import saw_secret
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from remote import JobSpec
     from runbook.engine.world import World
     from state import Attempt, Snapshot, Task
 
 
-def take_secrets(world: World, snapshot: Snapshot, task: Task) -> None:
-    """All that the task asks for, before anything of its start is recorded.
+Issued = Mapping[str, str]
+"""What was made for one launch: variables of its environment."""
+
+
+def take_secrets(
+    world: World, snapshot: Snapshot, task: Task, grants: Sequence[Mapping[str, Any]]
+) -> Issued:
+    """All that the task asks for, before anything of its start is recorded; what was issued for it.
 
     Raises:
-        CannotStart: one of them cannot be had on this machine.
+        CannotStart: one of them cannot be had on this machine, or was refused to it.
     """
     names = task.definition.get("secrets") or ()
     taken = world.hosts.secrets.take(snapshot, names)
@@ -36,10 +45,13 @@ def take_secrets(world: World, snapshot: Snapshot, task: Task) -> None:
         with world.store.write(lease=world.lease) as tx:
             for name, found in news.items():
                 saw_secret(tx, name, found)
+    return issue(grants, taken)
 
 
-def with_secrets(world: World, attempt: Attempt, spec: JobSpec) -> JobSpec:
-    """The launch with its secrets, and with what is issued for it alone.
+def with_secrets(
+    world: World, attempt: Attempt, spec: JobSpec, issued: Issued | None = None
+) -> JobSpec:
+    """The launch with its secrets, and with what is issued for it alone: anew for a later client.
 
     Raises:
         CannotStart: this machine does not have them, or they were refused to it.
@@ -47,8 +59,9 @@ def with_secrets(world: World, attempt: Attempt, spec: JobSpec) -> JobSpec:
     names, grants = secrets_of(attempt), attempt.detail["job"].get("grants") or ()
     if not names and not grants:
         return spec
-    taken = world.hosts.secrets.take(world.store.snapshot(), names)
-    for name, value in issue(grants, taken).items():
-        taken[name] = value
-        world.hosts.secrets.redactor.add(name, value)
-    return replace(spec, secrets=taken)
+    secrets = world.hosts.secrets
+    taken = secrets.take(world.store.snapshot(), names)
+    issued = issue(grants, taken) if issued is None else issued
+    for name, value in issued.items():
+        secrets.redactor.add(name, value)
+    return replace(spec, secrets={**taken, **issued})

@@ -15,7 +15,7 @@ from runbook.approvals import question
 from runbook.claims import require_free
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
-from runbook.engine.handing import take_secrets, with_secrets
+from runbook.engine.handing import Issued, take_secrets, with_secrets
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.stopping import stop_service
 from runbook.errors import CannotStart
@@ -66,7 +66,7 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
             return False
         if host is not None:
             precheck(task, plan, host)
-        take_secrets(world, snapshot, task)
+        issued = take_secrets(world, snapshot, task, plan.job.grants if plan.job else ())
     except (CannotStart, NoHost) as error:
         world.refuse(task, str(error), getattr(error, "hint", ""))
         return False
@@ -78,7 +78,7 @@ def start(world: World, snapshot: Snapshot, task: Task) -> bool:
         return False
     if plan.job is not None and host is not None:
         attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
-        launch(world, task, attempt, host)
+        launch(world, task, attempt, host, issued=issued)
         return True
     if plan.run is not None:
         attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
@@ -210,10 +210,12 @@ def host_name_of(task_id: str) -> str:
     return task_id.translate(MEMBER_MARKS)
 
 
-def launch(world: World, task: Task, attempt: Attempt, host: Host) -> None:
+def launch(
+    world: World, task: Task, attempt: Attempt, host: Host, *, issued: Issued | None = None
+) -> None:
     """Asks the host to run the attempt. Safe to repeat: it starts at most once."""
     try:
-        host.launch(with_secrets(world, attempt, spec_of(attempt)))
+        host.launch(with_secrets(world, attempt, spec_of(attempt), issued))
     except CannotStart as error:
         world.refuse(task, f"{task.id}: not launched: {error}", error.hint)
     except Unreachable as error:

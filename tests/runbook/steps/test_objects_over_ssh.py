@@ -225,3 +225,26 @@ def test_keys_that_cannot_be_had_stop_the_start(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(CannotStart, match="No credentials"):
         grants.issue([grant], {})
+
+
+MODEL = """\
+  model:
+    title: A model
+    phase: one
+    step: model_copy
+    with: {source: "s3://bucket/m", shm: "${host.work}/shm", disk: "${host.work}/model"}
+"""
+
+
+def test_nothing_is_recorded_as_begun_when_no_keys_are_here(
+    tmp_path: Path, s3_keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in s3_keys:
+        if "KEY" in name:
+            monkeypatch.delenv(name)
+    with make(tmp_path / "ws", MODEL) as service:
+        said: list[str] = []
+        service.run(listen=lambda event: said.append(str(event)))
+        assert states(service) == {"model": "ready"}
+        assert not service.snapshot().attempts
+    assert any("no credentials" in text and "where `runbook` is started" in text for text in said)
