@@ -51,7 +51,9 @@ def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs:
     """The keys worth showing for this task, most wanted first."""
     keys = []
     if not read_only:
-        if not engine_runs and view.next.verb != "nothing":
+        if role_without_machine(view, task):
+            keys.append("bind")
+        elif not engine_runs and view.next.verb != "nothing":
             keys.append("run")
         keys += [
             verb
@@ -61,10 +63,19 @@ def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs:
     return [*keys, "palette", "copy", "help", "quit"]
 
 
+def role_without_machine(view: View, task: Task | None) -> str:
+    """The role of a task that no machine plays yet; empty when there is nothing to bind."""
+    if task is None or not task.role or task.state in model.FINISHED:
+        return ""
+    return "" if model.host_of(view, task) is not None else task.role
+
+
 def suggested(view: View, task: Task | None) -> str:
     """The one command that fits the task under the cursor best."""
     if task is None:
         return "runbook status"
+    if role := role_without_machine(view, task):
+        return f"runbook host bind {role} local"
     state = task.state
     key = (
         "retry" if state in model.RETRIABLE or model.is_stopped(task)

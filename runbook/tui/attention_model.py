@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from runbook.reasons import OVER_BUDGET
@@ -66,6 +67,10 @@ def matters(view: View, *, now: datetime) -> list[Matter]:
     return found
 
 
+def _command(verb: str, task: Task, *, why: bool = False) -> str:
+    return f"runbook {verb} {quote(task.id)}{' --reason ...' if why else ''}"
+
+
 def _lost(view: View, task: Task) -> Matter | None:
     if task.state != "attention":
         return None
@@ -76,13 +81,13 @@ def _lost(view: View, task: Task) -> Matter | None:
         speaks_for=tuple(_alive(view, task, attempt)),
         speaks_against=tuple(_dead(view, task, attempt)),
         choices=(
-            Choice(key="log", command=f"runbook logs {task.id}", means="look at what it said last"),
+            Choice(key="log", command=_command("logs", task), means="look at what it said last"),
             Choice(key="shell", command=f"runbook host shell {task.role or 'ROLE'}",
                    means="look on the machine itself"),
-            Choice(key="retry", command=f"runbook supersede {task.id} --reason ...",
+            Choice(key="retry", command=_command("supersede", task, why=True),
                    means="give it up: its host makes sure that nothing of it runs, then a new "
                          "attempt may begin"),
-            Choice(key="skip", command=f"runbook skip {task.id} --reason ...",
+            Choice(key="skip", command=_command("skip", task, why=True),
                    means="go on without it"),
         ),
     )  # fmt: skip
@@ -134,9 +139,9 @@ def _unhealthy(view: View, task: Task) -> Matter | None:
         speaks_for=tuple(_checks(view, task, "pass")),
         speaks_against=tuple(_checks(view, task, "fail")),
         choices=(
-            Choice(key="log", command=f"runbook logs {task.id}", means="why it does not answer"),
+            Choice(key="log", command=_command("logs", task), means="why it does not answer"),
             Choice(
-                key="restart", command=f"runbook restart {task.id}", means="it alone, once more"
+                key="restart", command=_command("restart", task), means="it alone, once more"
             ),
         ),
     )  # fmt: skip
@@ -154,10 +159,10 @@ def _failed(view: View, task: Task) -> Matter | None:
         speaks_for=tuple(_checks(view, task, "pass")),
         speaks_against=(*_ended(attempt), *_checks(view, task, "fail")),
         choices=(
-            Choice(key="log", command=f"runbook logs {task.id}", means="what it said last"),
-            Choice(key="retry", command=f"runbook retry {task.id}",
+            Choice(key="log", command=_command("logs", task), means="what it said last"),
+            Choice(key="retry", command=_command("retry", task),
                    means="run it again" if by else "a new attempt, once the cause is mended"),
-            Choice(key="skip", command=f"runbook skip {task.id} --reason ...",
+            Choice(key="skip", command=_command("skip", task, why=True),
                    means="go on without it"),
         ),
     )  # fmt: skip
@@ -185,8 +190,8 @@ def _gate(view: View, task: Task) -> Matter | None:
             for need in needs
         ),
         choices=(
-            Choice(key="approve", command=f"runbook gate approve {task.id}", means="say yes"),
-            Choice(key="skip", command=f"runbook skip {task.id} --reason ...",
+            Choice(key="approve", command=_command("gate approve", task), means="say yes"),
+            Choice(key="skip", command=_command("skip", task, why=True),
                    means="go on without it"),
         ),
     )  # fmt: skip
@@ -201,8 +206,8 @@ def _stale(view: View, task: Task) -> Matter | None:
         speaks_for=tuple(_checks(view, task, "pass")),
         speaks_against=tuple(_checks(view, task, "fail")),
         choices=(
-            Choice(key="retry", command=f"runbook retry {task.id}", means="do it again"),
-            Choice(key="skip", command=f"runbook skip {task.id} --reason ...",
+            Choice(key="retry", command=_command("retry", task), means="do it again"),
+            Choice(key="skip", command=_command("skip", task, why=True),
                    means="keep what there is and go on"),
         ),
     )  # fmt: skip

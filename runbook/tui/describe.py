@@ -251,7 +251,11 @@ def _artifact(one: Artifact, looks: Looks) -> Text:
 def _definition(value: Mapping[str, Any], looks: Looks, indent: int = 0) -> Iterator[Text]:
     """The definition as a runbook file would say it."""
     for key, found in value.items():
-        head = (f"{' ' * indent}{fmt.clean(key)}: ", looks.inks.muted)
+        if found in (None, [], {}, ""):
+            continue  # what is not set needs no line
+        own = indent == 0 or key in naming.OF_A_TASK
+        word = naming.words(key) if own else fmt.clean(key)  # below `with`: as the file has it
+        head = (f"{' ' * indent}{word}: ", looks.inks.muted)
         if isinstance(found, dict) and found:
             yield Text.assemble(head)
             yield from _definition(found, looks, indent + 2)

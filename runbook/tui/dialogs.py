@@ -57,20 +57,25 @@ class AskScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    def __init__(self, title: str, body: str, *, hint: str = "", needed: bool = False) -> None:
+    def __init__(
+        self, title: str, body: str, *, hint: str = "", needed: bool = False, value: str = ""
+    ) -> None:
         super().__init__()
         self._question, self._body, self._hint, self._needed = title, body, hint, needed
+        self._value = value
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
             yield Static(fmt.text(self._question), id="dialog-title")
             yield Static(fmt.text(self._body), id="dialog-body")
-            yield Input(placeholder=self._hint, id="dialog-input", compact=True)
+            yield Input(self._value, placeholder=self._hint, id="dialog-input", compact=True)
             yield Static(Text(_KEYS), id="dialog-keys")
 
     def on_mount(self) -> None:
-        """Write at once."""
-        self.query_one(Input).focus()
+        """Write at once; what is proposed goes away with the first letter."""
+        line = self.query_one(Input)
+        line.focus()
+        line.select_all()
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:

@@ -310,8 +310,13 @@ def _servers(view: View, role: str, looks: Looks) -> Iterator[Text]:
                 line.append(f"{fmt.value(task.out[key])}  ", looks.inks.muted)
         speed = _speed(view, task.id)
         if speed is not None:
-            line.append(f"{fmt.number(round(speed))} tok/s", looks.inks.text)
+            line.append(f"{fmt.number(round(speed))} tok/s  ", looks.inks.text)
+        progress = model.progress_of(view, task.id) or {}
+        if task.state in model.OPEN and progress.get("message"):
+            line.append(fmt.clean(progress["message"], most=120), looks.inks.muted)
         yield line
+        if task.state in ("starting", "unhealthy", "draining") and task.reason:
+            yield fmt.text(f"  {task.reason}", looks.inks.warn)
 
 
 def _speed(view: View, task: str) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
@@ -40,7 +41,7 @@ class Key:
 
     def command(self, task: str | None) -> str:
         """The command with its task filled in."""
-        return self.cli.replace("{task}", task or "TASK")
+        return self.cli.replace("{task}", quote(task) if task else "TASK")
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +59,11 @@ KEYS: tuple[Key, ...] = (
     Key(
         id="run", keys="r", shown="r", action="run", label="Run", group=RUN, writes=True,
         help="Run or resume, until a gate or the end", cli="runbook run",
+    ),
+    Key(
+        id="do_next", keys="full_stop", shown=".", action="do_next", label="Do next", group=RUN,
+        help="Do what the line on top says: run, retry, approve, bind, or look at the log",
+        cli="runbook next",
     ),
     Key(
         id="until", keys="u", shown="u", action="until", label="Until", group=RUN, writes=True,

@@ -26,7 +26,8 @@ class MachineVerbs(Sender):
                 f"Which machine plays {role}?",
                 "user@address (with -P PORT if it is not 22), or local for this machine. It is "
                 "asked for its facts, and its key is pinned, before anything changes.",
-                hint="local",
+                hint="local, or user@address",
+                value="local",
                 needed=True,
             ),
             lambda said: None if not said else self._send(

@@ -24,12 +24,28 @@ _WORDS = {
     "ticks": "start ticks",
 }
 """Keys whose words are not their own letters."""
+OF_A_TASK = {
+    "with": "arguments",
+    "done_when": "done when",
+    "ready_when": "ready when",
+    "resources": "holds",
+    "retry": "retries",
+    "max": "at most",
+    "on": "after",
+    "timeout_s": "time limit",
+    "kind": "kind",
+    "role": "host",
+    "gate": "gate",
+    "needs": "needs",
+    "step": "step type",
+}
+"""What a task's definition consists of, in the words of the documentation."""
 
 
 def words(key: object) -> str:
     """A key as a person says it."""
     name = fmt.clean(key)
-    known = _WORDS.get(name)
+    known = _WORDS.get(name) or OF_A_TASK.get(name)
     if known is not None:
         return known
     for unit in ("_bytes", "_s", "_ms"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from remote.passphrases import ask_anew
@@ -27,6 +27,28 @@ class Verbs(MachineVerbs):
         if not self.refused("run", None):
             self._start("runbook run")
 
+    def do_next(self) -> None:
+        """What the line on top says, by the key that does it; what a person decides is asked."""
+        app, step = self._app, self._app.view.next
+        task = app.view.snapshot.by_id.get(step.task or "")
+        match step.verb:
+            case "run":
+                self.run()
+            case "retry" | "supersede":
+                self.retry(task)
+            case "approve":
+                self.approve(task)
+            case "verify":
+                self.verify(task)
+            case "bind":
+                self.bind(task.role if task is not None else None)
+            case "logs" | "wait" if task is not None:
+                app.ways.go("log", task=task.id)
+            case "nothing":
+                app.voice.tell("Nothing is left to do.")
+            case _:
+                app.voice.tell(f"No key does this; y on the board copies it: {step.command}")
+
     def until(self, task: Task | None) -> None:
         """Only what a task needs, and the task."""
         if not self.refused("until", task):
@@ -37,7 +59,7 @@ class Verbs(MachineVerbs):
         """One task."""
         if not self.refused("only", task):
             assert task is not None
-            self._start(f"runbook run {task.id}", only=(task.id,))
+            self._start(f"runbook run {quote(task.id)}", only=(task.id,))
 
     def _start(self, command: str, *, until: str | None = None, only: Collection[str] = ()) -> None:
         if self._app.bridge.start_engine(until=until, only=only):
@@ -62,7 +84,7 @@ class Verbs(MachineVerbs):
             "looked for until it is gone. What it wrote stays; a retry begins a new attempt.",
             name=task.id,
         )
-        self._after(screen, f"runbook stop {task.id}", lambda service: service.stop(task.id))
+        self._after(screen, f"runbook stop {quote(task.id)}", lambda service: service.stop(task.id))
 
     def restart(self, task: Task | None) -> None:
         """Have a server drained, stopped, verified and started again."""
@@ -80,7 +102,7 @@ class Verbs(MachineVerbs):
         def call(service: ServicePort) -> None:
             service.restart(task.id)
 
-        command = f"runbook restart {task.id}"
+        command = f"runbook restart {quote(task.id)}"
         self._after(screen, command, call, then=lambda _answer: self._go_on(command))
 
     def _go_on(self, command: str) -> None:
@@ -95,7 +117,7 @@ class Verbs(MachineVerbs):
         if task.state == "attention":
             self._supersede(task)
         else:
-            self._send(f"runbook retry {task.id}", lambda service: service.retry(task.id))
+            self._send(f"runbook retry {quote(task.id)}", lambda service: service.retry(task.id))
 
     def _supersede(self, task: Task) -> None:
         """A lost attempt may still run somewhere; giving it up takes its name and a reason."""
@@ -108,7 +130,7 @@ class Verbs(MachineVerbs):
                 reason=True,
             ),
             lambda why: None if why is None else self._send(
-                f"runbook supersede {task.id} --reason {shlex.quote(why)}",
+                f"runbook supersede {quote(task.id)} --reason {quote(why)}",
                 lambda service: service.supersede(task.id, reason=why),
             ),
         )  # fmt: skip
@@ -119,7 +141,9 @@ class Verbs(MachineVerbs):
             return
         assert task is not None
         key = self._app.table.of("undo").shown
-        undo = Undo(command=f"runbook retry {task.id}", call=lambda service: service.retry(task.id))
+        undo = Undo(
+            command=f"runbook retry {quote(task.id)}", call=lambda service: service.retry(task.id)
+        )
         self._app.push_screen(
             AskScreen(
                 f"Skip {task.id}?",
@@ -128,7 +152,7 @@ class Verbs(MachineVerbs):
                 needed=True,
             ),
             lambda why: None if not why else self._send(
-                f"runbook skip {task.id} --reason {shlex.quote(why)}",
+                f"runbook skip {quote(task.id)} --reason {quote(why)}",
                 lambda service: service.skip(task.id, why),
                 undo=undo,
             ),
@@ -146,7 +170,7 @@ class Verbs(MachineVerbs):
                 hint="what was looked at (may stay empty)",
             ),
             lambda why: None if why is None else self._send(
-                f"runbook gate approve {task.id}{f' --reason {shlex.quote(why)}' if why else ''}",
+                f"runbook gate approve {quote(task.id)}{f' --reason {quote(why)}' if why else ''}",
                 lambda service: service.approve(task.id, why),
             ),
         )  # fmt: skip
@@ -166,7 +190,7 @@ class Verbs(MachineVerbs):
                 needed=True,
             ),
             lambda text: None if not text else self._send(
-                f"runbook note {flag}{shlex.quote(text)}" + (f" --task {name}" if name else ""),
+                f"runbook note {flag}{quote(text)}" + (f" --task {name}" if name else ""),
                 lambda service: service.note(text, task=name, decision=decision),
             ),
         )  # fmt: skip
@@ -179,8 +203,12 @@ class Verbs(MachineVerbs):
         view = self._app.view
         holder = next((c.holder for c in view.snapshot.claims if c.subject == name), "")
         mine = holder == self._app.service.actor and view.claims.get(name, 0) > 0
-        keep = Undo(command=f"runbook claim {name}", call=lambda service: service.claim(name))
-        give = Undo(command=f"runbook release {name}", call=lambda service: service.release(name))
+        keep = Undo(
+            command=f"runbook claim {quote(name)}", call=lambda service: service.claim(name)
+        )
+        give = Undo(
+            command=f"runbook release {quote(name)}", call=lambda service: service.release(name)
+        )
         wanted, back = (give, keep) if mine else (keep, give)
         self._send(wanted.command, wanted.call, undo=back)
 
@@ -203,7 +231,7 @@ class Verbs(MachineVerbs):
             return
         assert task is not None
         self._send(
-            f"runbook verify {task.id}",
+            f"runbook verify {quote(task.id)}",
             lambda service: service.verify((task.id,)),
             then=lambda found: self._app.voice.tell(_verified(task.id, found)),
         )

@@ -42,6 +42,9 @@ class ActingScreen(Screen[None]):
     def action_run(self) -> None:
         self.home.verbs.run()
 
+    def action_do_next(self) -> None:
+        self.home.verbs.do_next()
+
     def action_until(self) -> None:
         self.home.verbs.until(self.current_task)
 

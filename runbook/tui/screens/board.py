@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import on
 from textual.containers import Horizontal, Vertical
 
@@ -87,12 +89,14 @@ class BoardScreen(PlaceScreen):
 
     def suggested(self) -> str:
         if (family := self.current_family) is not None:
-            return f"runbook status {family.name}"
+            return f"runbook status {quote(family.name)}"
         return applies.suggested(self.home.view, self.current_task)
 
     def draw_body(self) -> None:
         app = self.home
-        self.next_bar.show(app.view, app.looks, finished=app.finished_text())
+        self.next_bar.show(
+            app.view, app.looks, key=app.table.of("do_next").shown, finished=app.finished_text()
+        )
         self.tasks.show_view(self._layout(app.view), app.looks, app.view, app.now())
         self._retitle()
         if self.cursor_follows:
@@ -136,14 +140,14 @@ class BoardScreen(PlaceScreen):
         if (family := self.current_family) is not None:
             pane.entitle(fmt.text(f"{family.name}: {len(family.tasks)} tasks"))
             pane.show(describe_family(family, app.view, app.looks, now=app.now()))
-            self.log_view.show(None, app.looks, placeholder="")
+            self._no_log()
             return
         if task is None:
             empty = not app.view.snapshot.tasks
             filtered = "Nothing matches" if self.needle or self.trouble else "No tasks"
             pane.entitle(fmt.text(filtered))
             pane.show(fmt.text(_NO_TASKS if empty else _NO_MATCH, app.looks.inks.muted))
-            self.log_view.show(None, app.looks, placeholder="")
+            self._no_log()
             return
         pane.entitle(fmt.text(task.title, end=app.looks.glyphs.ellipsis))
         self._follow_metrics(task)
@@ -152,6 +156,10 @@ class BoardScreen(PlaceScreen):
         )
         pane.show(describe(subject, app.looks, width=pane.room))
         self._log(task)
+
+    def _no_log(self) -> None:
+        self.log_view.show(None, self.home.looks, placeholder="")
+        self.log_view.entitle(Text("Log"))
 
     def tick(self) -> None:
         """The log and the curve grow without the graph moving."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -47,7 +48,7 @@ class DataScreen(SplitScreen):
 
     def suggested(self) -> str:
         task = self.current_task
-        return f"runbook audit {task.id}" if task is not None else "runbook audit TASK"
+        return f"runbook audit {quote(task.id)}" if task is not None else "runbook audit TASK"
 
     def rows(self) -> list[TextRow]:
         looks, view = self.home.looks, self.home.view
@@ -96,7 +97,7 @@ class DataScreen(SplitScreen):
                 self.draw()
 
             self.home.bridge.ask(
-                f"runbook audit {task.id}",
+                f"runbook audit {quote(task.id)}",
                 lambda service: service.audit(task.id),
                 then=take,
                 otherwise=miss,

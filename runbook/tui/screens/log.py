@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -58,7 +59,7 @@ class LogScreen(PlaceScreen):
             return "runbook logs TASK"
         stream, _ = self._where()
         err = " --err" if stream == "err" else ""
-        return f"runbook logs {task.id}{err}{' -f' if self.log_view.follow else ''}"
+        return f"runbook logs {quote(task.id)}{err}{' -f' if self.log_view.follow else ''}"
 
     def opened(self) -> None:
         task = self.current_task

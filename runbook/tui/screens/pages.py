@@ -184,6 +184,7 @@ class WelcomeScreen(ModalScreen[None]):
 
 
 _FIRST_KEYS = (
+    (".", "does what the line on top says"),
     ("r", "runs: tasks start as soon as what they need is done"),
     ("j k", "move; the right side shows what is under the cursor"),
     ("enter", "opens the task; esc comes back"),
@@ -200,7 +201,7 @@ def _welcome(looks: Looks, *, read_only: bool) -> Group:
     grid.add_column(width=6, no_wrap=True)
     grid.add_column()
     for key, means in _FIRST_KEYS:
-        if not (read_only and key == "r"):
+        if not (read_only and key in ".r"):
             grid.add_row(Text(key, style=inks.busy), Text(means, style=inks.text))
     return Group(
         Text("This is your runbook.", style=inks.strong),

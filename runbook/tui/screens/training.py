@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -76,7 +77,7 @@ class TrainingScreen(PlaceScreen):
 
     def suggested(self) -> str:
         task = self.current_task
-        return f"runbook checkpoints {task.id}" if task is not None else "runbook results"
+        return f"runbook checkpoints {quote(task.id)}" if task is not None else "runbook results"
 
     def opened(self) -> None:
         subject = self.home.ways.subject

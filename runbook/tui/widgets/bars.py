@@ -175,8 +175,8 @@ def _places(
 class NextBar(Line):
     """The next safe action: the command first, then why."""
 
-    def show(self, view: View, looks: Looks, *, finished: str = "") -> None:
-        """Redraw from a view; `finished` replaces it when all is done."""
+    def show(self, view: View, looks: Looks, *, key: str, finished: str = "") -> None:
+        """Redraw from a view, with the key that does it; `finished` replaces it at the end."""
         inks, step = looks.inks, view.next
         width = max(20, self.size.width or self.app.size.width) - 2
         if finished:
@@ -194,11 +194,14 @@ class NextBar(Line):
         verb = {"nothing": "Nothing to do", "wait": "Wait"}.get(step.verb, step.verb.capitalize())
         head = Text.assemble(
             (f" {looks.glyphs.arrow} ", ink),
-            ("Next  ", inks.muted),
+            ("Next ", inks.muted),
+            (f"[{key}] ", inks.busy + Style(bold=True)),
             (f"{verb}", ink + Style(bold=True)),
         )
-        if step.task is not None:
-            head.append(f" {fmt.clean(step.task)}", inks.strong)
+        about = view.snapshot.by_id.get(step.task or "")
+        named = about.role if step.verb == "bind" and about is not None else step.task
+        if named:
+            head.append(f" {fmt.clean(named)}", inks.strong)
         if step.command:
             head.append(f"   $ {fmt.clean(step.command)}", inks.text)
         if head.cell_len > width:

@@ -81,7 +81,7 @@ def test_the_cursor_begins_where_something_runs(world: World) -> None:
     [
         ("train", ["active", "for 1h 12m", "620/1,000 steps", "loss 2.314", "oom", "tokenize"]),
         ("smoke", ["failed", "the answer was empty", "http_generate", "exit 3", "port 30000"]),
-        ("weights", ["done", "in 33m 10s", "54,100,200,300", "unknown", "timed out after 60 s"]),
+        ("weights", ["done", "in 33m 10s", "54.1 GB", "could not be asked", "timed out"]),
         ("export", ["blocked", "waits for eval, look"]),
     ],
 )  # fmt: skip

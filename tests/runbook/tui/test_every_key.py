@@ -10,6 +10,7 @@ import pytest
 from textual.command import CommandPalette
 
 from runbook.tui.app import RunbookApp
+from runbook.tui.deeds import Deeds
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.keymap import BY_ID
 from runbook.tui.places import PLACES
@@ -93,6 +94,7 @@ def moves(name: str) -> Callable[[Scene], bool]:
 
 CASES: dict[str, Case] = {
     "run": Case(then=lambda s: s.called("run", None, ())),
+    "do_next": Case(then=asks, task="rent"),
     "until": Case(then=lambda s: s.called("run", "eval", ()), task="eval"),
     "only": Case(then=lambda s: s.called("run", None, ("eval",)), task="eval"),
     "stop": Case(then=wants_a_name),
@@ -162,6 +164,7 @@ async def home(app: RunbookApp, pilot: Pilot[int], task: str) -> None:
         await pilot.press("escape")
         await wait_until(lambda screen=screen: app.screen is not screen, "the page to close")
     app.voice.hush()
+    app.deeds = Deeds()
     app.ways.go_back()
     await wait_until(lambda: app.screen is app.board, "the board")
     if app.board.trouble:
@@ -181,6 +184,8 @@ async def prepare(app: RunbookApp, pilot: Pilot[int], case: Case) -> None:
         await pilot.pause()
     if isinstance(app.screen, LogScreen):
         screen = app.screen
+        screen.attempt = ""
+        screen.draw()
         await wait_until(lambda: screen.log_view.file.line_count > 0, "the log")
     for key in case.first:
         await pilot.press(key)

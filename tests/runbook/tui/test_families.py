@@ -96,3 +96,18 @@ def test_signs_are_one_table() -> None:
     assert all(FANCY.state(name) == sign for name, sign in SIGNS.items())
     assert set(PLAIN.states) == set(SIGNS)
     assert {str(state) for state in TaskState} < set(SIGNS)
+
+
+async def test_the_command_of_a_member_is_one_that_a_shell_takes(
+    make_app: MakeApp, world: World
+) -> None:
+    with_families(world)
+    app = make_app()
+    async with driven(app, (120, 60)) as pilot:
+        app.board.go_to("shard[12]")
+        await pilot.press("y")
+        assert app.clipboard == "runbook run"
+        world.move("shard[12]", "failed")
+        await wait_until(lambda: "'shard[12]'" in app.board.suggested(), "the retry")
+        await pilot.press("y")
+        assert app.clipboard == "runbook retry 'shard[12]'"

@@ -72,7 +72,7 @@ def test_a_session_from_start_to_end(tmux: Tmux, workspace: Path) -> None:
     tmux.keys("a", "8")
     tmux.wait_for("a", "Events")
     tmux.keys("a", "Escape")  # and a pause: with a key right behind it, it would be alt
-    tmux.wait_for("a", "Next  Run")
+    tmux.wait_for("a", "Next [.] Run")
     tmux.keys("a", "/")
     tmux.wait_for("a", "filter: a name")
     tmux.keys("a", "second", "Enter")
