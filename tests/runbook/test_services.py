@@ -166,7 +166,12 @@ def test_a_server_killed_while_serving_is_noticed_and_can_be_retried(tmp_path: P
 
 
 def test_a_killed_engine_finds_its_server_again(tmp_path: Path) -> None:
-    with make(tmp_path, runbook(tmp_path, "good")) as service:
+    """The server is any one, by its command line."""
+    command = '["{venv}/bin/transformers", "--port", "{port}", "--for", "{served_name}"]'
+    tasks = runbook(tmp_path, "good").replace(
+        "engine: transformers", f"engine: command\n      command: {command}"
+    )
+    with make(tmp_path, tasks) as service:
         assert service.run(only=["server"]).outcome == "done"
         assert states(service)["server"] == "serving"
         pid = server_pid(service)
