@@ -338,7 +338,10 @@ def table(report: dict[str, Any]) -> str:
             f"{'accept':>7} {'same':>6} {'failed':>7}"
         )
     ]
+    told = set()
     for row in report["rows"]:
+        problem = row["problem"] if row["problem"] not in told else "as above"
+        told.add(row["problem"])
         accept, same = row.get("spec_accept_length"), row["agrees_after"]
         mark = "*" if row is report["best"] else ""
         lines.append(
@@ -346,7 +349,7 @@ def table(report: dict[str, Any]) -> str:
             f"{row.get('p50_s', 0):>8.2f} {row.get('p95_s', 0):>8.2f} "
             f"{'-' if accept is None else f'{accept:.2f}':>7} "
             f"{'-' if same is None else f'{same:.0%}':>6} {row['failed']:>7}"
-            + (f"  {row['problem']}" if row["problem"] else "")
+            + (f"  {problem}" if row["problem"] else "")
         )
     return "\n".join(lines) + "\n"
 

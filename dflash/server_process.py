@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-LAST_LINES = 12
+LAST_LINES, LONGEST = 2, 300
 POOLS = re.compile(r"max_total_num_tokens=\d+.*|max_running_requests is capped to .*")
 
 
@@ -124,7 +124,7 @@ def get(url: str, timeout_s: float, *, post: bool = False) -> bytes | None:
 def last_words(log: Path) -> str:
     lines = [line.strip() for line in _text(log).splitlines() if line.strip()]
     told = [line for line in lines if re.search(r"error|exception", line, re.IGNORECASE)]
-    return " | ".join((told or lines)[-LAST_LINES:])[-600:] or "it said nothing"
+    return " | ".join((told or lines)[-LAST_LINES:])[-LONGEST:] or "it said nothing"
 
 
 def pools(log: Path) -> list[str]:
@@ -144,4 +144,4 @@ def metrics(url: str) -> dict[str, float]:
         values = re.findall(rf"^sglang:{name}(?:\{{[^}}]*\}})? (\S+)", text, re.MULTILINE)
         if values:
             found[name] = max(map(float, values))
-    return found
+    return {name: value for name, value in found.items() if value}  # 0: it has no such thing

@@ -96,7 +96,7 @@ RULES = (
          r"deserializing header|HeaderTooLarge|PytorchStreamReader failed",
          "a weight file is cut off or damaged",
          "copy the model anew: `runbook verify` its task, then `runbook retry` it"),
-    Rule("model", r"Repo id must be in the form|does not appear to have a file named|"
+    Rule("model", r"Repo id must (?:be in the form|use)|does not appear to have a file named|"
          r"is not a local folder and is not a valid model identifier|LocalEntryNotFoundError|"
          r"OfflineModeIsEnabled|Cannot find any model weights|outgoing traffic has been disabled|"
          r"(?:FileNotFoundError|NotADirectoryError)\b.*(?:config\.json|safetensors|tokenizer)",
