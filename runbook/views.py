@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 (schemas are made from these annotations)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from state import Claim
 
-    from state import Snapshot
+if TYPE_CHECKING:
+    from state import Snapshot, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,64 @@ class Checkpoint:
     """The one that a resume begins with."""
     best: bool
     """The one with the highest acceptance on held-out documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task in a line, as JSON answers and tools tell it."""
+
+    id: str
+    title: str
+    phase: str
+    step: str
+    state: str
+    reason: str
+    """Text of a stranger where it quotes a host."""
+    family: str | None
+    waits: str | None
+    """What holds a ready task back."""
+    since: str
+    attempts: int
+    progress: Live | None
+    """The last observation, while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldClaim(Claim):
+    """A claim that holds."""
+
+    left_s: float
+    """Seconds left, as this machine judges it."""
+
+
+def task_row(view: View, task: Task) -> TaskRow:
+    """A task in a line."""
+    family = task.definition.get("family")
+    return TaskRow(
+        id=task.id,
+        title=task.title,
+        phase=task.phase,
+        step=task.step,
+        state=task.state.value,
+        reason=task.reason,
+        family=None if family is None else str(family),
+        waits=view.waiting.get(task.id),
+        since=task.since,
+        attempts=len(view.snapshot.attempts_of(task.id)),
+        progress=view.live.get(task.id),
+    )
+
+
+def held_claims(view: View) -> list[HeldClaim]:
+    """Those that hold."""
+    return [
+        HeldClaim(
+            **{name: getattr(claim, name) for name in Claim.__dataclass_fields__},
+            left_s=view.claims[claim.subject],
+        )
+        for claim in view.snapshot.claims
+        if claim.subject in view.claims
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,13 @@ or parts of it.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping  # noqa: TC003 (schemas are made from these annotations)
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from state.errors import UnknownHost, UnknownTask
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 JSON: TypeAlias = Any  # what json.loads returns; a recursive alias would only add casts
 

@@ -23,7 +23,7 @@ from runbook.reach import Dependants
 from runbook.sharing.contents import Contents
 from runbook.sharing.pull import Offer, Pulled
 from runbook.sharing.push import Pushed
-from runbook.views import Checkpoint, NextAction, RunResult
+from runbook.views import Checkpoint, HeldClaim, Live, NextAction, RunResult, TaskRow
 from state import model
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -66,7 +66,7 @@ MOVED = _keys(
     ("reason", "text", "why"),
 )
 TASKS = ("tasks", "list", "ids")
-CLAIMS = ("claims", "list", "that hold; each with `left_s`, the seconds left", model.Claim)
+CLAIMS = ("claims", "list", "that hold", HeldClaim)
 HOST = ("host", "object", "the binding", model.HostBinding)
 
 ANSWERS: tuple[Answer, ...] = (
@@ -105,11 +105,11 @@ ANSWERS: tuple[Answer, ...] = (
         ("engine", "text?", "who advances the graph right now"),
         ("edited", "truth", "runbook.yaml was edited and not taken over"),
         CLAIMS,
-        ("tasks", "list", "id, title, phase, step, state, reason, since, attempts, progress, ..."),
+        ("tasks", "list", "in the order of the file", TaskRow),
         ("hosts", "list", "bindings", model.HostBinding),
     )),
     Answer("status", "TASK", _keys(
-        ("task", "object", "as in the list, with `needs` and `out`"),
+        ("task", "object", "with `needs` and `out`", TaskRow),
         ("definition", "object", "as it was loaded"),
         ("attempts", "list", "oldest first", model.Attempt),
         ("checks", "list", "the latest run of each", model.CheckRun),
@@ -253,6 +253,10 @@ FOREIGN = {1: "the operating system refused (a full disk, permissions)", 70: "a 
            130: "interrupted"}  # fmt: skip
 
 
+WITHIN: dict[type, tuple[type, ...]] = {Offer: (Contents,), TaskRow: (Live,)}
+"""Records inside records."""
+
+
 def problems_of(answer: Answer, data: dict[str, Any]) -> list[str]:
     """How `data` differs from its description; keys of records are held by their dataclass."""
     known = {key.name: key for key in answer.keys}
@@ -291,8 +295,8 @@ def records() -> list[type]:
         for key in answer.keys:
             if key.record is not None:
                 found.setdefault(key.record)
-                if key.record is Offer:
-                    found.setdefault(Contents)
+                for inner in WITHIN.get(key.record, ()):
+                    found.setdefault(inner)
     return list(found)
 
 

@@ -14,13 +14,14 @@ from runbook.brief import BUDGET, EDITED, to_markdown
 from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
+from runbook.views import held_claims, task_row
 from state.graph import members
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from runbook.views import View
+    from runbook.views import HeldClaim, View
     from state import Snapshot, Task
 
 
@@ -60,7 +61,7 @@ def _data(view: View, named: Sequence[Task]) -> dict[str, Any]:
         return _graph_data(view)
     if len(named) == 1:
         return _task_data(view, named[0].id)
-    return {"tasks": [_task_row(view, task) for task in named]}
+    return {"tasks": [task_row(view, task) for task in named]}
 
 
 @click.command("next")
@@ -75,13 +76,13 @@ def next_command(workspace: Path, as_json: bool) -> None:
         view = reader.view()
     step = following(view)
     if as_json:
-        data = {"next": step, "claims": _claims(view)}
+        data = {"next": step, "claims": held_claims(view)}
         answer("next", view.snapshot.revision, data)
         return
     if step.command:
         report.line(step.command)
     report.line(f"# {reason_of(step)}")
-    for claim in _claims(view):
+    for claim in held_claims(view):
         report.line(f"# {_claim_text(claim)}")
     if view.edited:
         report.line(f"# {report.located(EDITED)}")
@@ -246,50 +247,24 @@ def _graph_data(view: View) -> dict[str, Any]:
         "next": plain(following(view)),
         "engine": view.engine,
         "edited": view.edited,
-        "claims": _claims(view),
-        "tasks": [_task_row(view, task) for task in view.snapshot.tasks],
+        "claims": held_claims(view),
+        "tasks": [task_row(view, task) for task in view.snapshot.tasks],
         "hosts": [plain(host) for host in view.snapshot.hosts],
     }
 
 
-def _claims(view: View) -> list[dict[str, Any]]:
-    """Those that hold, with the seconds left as this machine judges it."""
-    return [
-        {**plain(claim), "left_s": view.claims[claim.subject]}
-        for claim in view.snapshot.claims
-        if claim.subject in view.claims
-    ]
-
-
-def _claim_text(claim: Mapping[str, Any]) -> str:
-    why = f": {report.clean(claim['reason'])}" if claim["reason"] else ""
-    what = "the whole run" if claim["subject"] == "run" else claim["subject"]
-    left = report.seconds(claim["left_s"])
-    return f"{what} claimed by {report.clean(claim['holder'])}, {left} left{why}"
-
-
-def _task_row(view: View, task: Task) -> dict[str, Any]:
-    live = view.live.get(task.id)
-    return {
-        "id": task.id,
-        "title": task.title,
-        "phase": task.phase,
-        "step": task.step,
-        "state": task.state.value,
-        "reason": task.reason,
-        "family": task.definition.get("family"),
-        "waits": view.waiting.get(task.id),
-        "since": task.since,
-        "attempts": len(view.snapshot.attempts_of(task.id)),
-        "progress": plain(live.progress) if live else None,
-    }
+def _claim_text(claim: HeldClaim) -> str:
+    why = f": {report.clean(claim.reason)}" if claim.reason else ""
+    what = "the whole run" if claim.subject == "run" else claim.subject
+    left = report.seconds(claim.left_s)
+    return f"{what} claimed by {report.clean(claim.holder)}, {left} left{why}"
 
 
 def _task_data(view: View, task_id: str) -> dict[str, Any]:
     snapshot = view.snapshot
     task = snapshot.task(task_id)
     return {
-        "task": {**_task_row(view, task), "needs": plain(task.needs), "out": plain(task.out)},
+        "task": {**plain(task_row(view, task)), "needs": plain(task.needs), "out": plain(task.out)},
         "definition": plain(task.definition),
         "attempts": [plain(attempt) for attempt in snapshot.attempts_of(task_id)],
         "checks": [plain(check) for check in snapshot.checks_of(task_id)],
@@ -309,7 +284,7 @@ def _print_graph(view: View, *, every: bool) -> None:
         _print_rows(rows, width=width, indent="  ")
     if view.edited:
         report.line(f"\n{report.located(EDITED)}")
-    for claim in _claims(view):
+    for claim in held_claims(view):
         report.line(f"\n{_claim_text(claim)}")
     report.line()
     tell_next(following(view))

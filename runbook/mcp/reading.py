@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mcp.types import ToolAnnotations
@@ -10,6 +11,7 @@ from pydantic import Field
 from runbook.errors import RunbookError
 from runbook.mcp import answers
 from runbook.requests import open_requests, runbook_is_approved
+from state import Event, HostBinding  # noqa: TC001 (the SDK reads the annotations)
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -102,22 +104,20 @@ def add_read_tools(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=LOOKS)
     def hosts(
         facts: Annotated[bool, Field(description="With what each host told of itself.")] = False,
-    ) -> list[answers.HostRow]:
+    ) -> list[HostBinding]:
         """The machines behind the roles, when each was last seen, which do not answer."""
         with session.reading() as reader:
-            return [answers.host_row(h, facts=facts) for h in reader.snapshot().hosts]
+            return [h if facts else replace(h, facts={}) for h in reader.snapshot().hosts]
 
     @server.tool(annotations=LOOKS)
     def events(
         after: Annotated[int, Field(ge=0, description="Only those after this revision.")] = 0,
         task: Annotated[str | None, Field(description="Only those of this task.")] = None,
         limit: Annotated[int, Field(ge=1, le=200, description="Most events to list.")] = 50,
-    ) -> list[answers.EventRow]:
+    ) -> list[Event]:
         """What was recorded, oldest first; page on with `after` = the last seq."""
         with session.reading() as reader:
-            return [
-                answers.event_row(e) for e in reader.events(after=after, limit=limit, task=task)
-            ]
+            return reader.events(after=after, limit=limit, task=task)
 
     @server.tool(annotations=LOOKS)
     def wait(
@@ -134,5 +134,5 @@ def add_read_tools(server: MCPServer, session: Session) -> None:
                 ended=ended,
                 engine=view.engine,
                 state=view.snapshot.task(task).state.value if task else None,
-                next=answers.next_step(view),
+                next=view.next,
             )

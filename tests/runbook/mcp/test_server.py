@@ -182,7 +182,8 @@ async def test_a_claim_keeps_others_away_until_it_is_given_back(folder: Path) ->
         Client(build_server(folder, actor="agent:b")) as second,
     ):
         await call(first, "claim", subject="long", minutes=5, reason="looking into it")
-        assert (await call(second, "status"))["claims"] == ["long: agent:a"]
+        (claim,) = (await call(second, "status"))["claims"]
+        assert (claim["subject"], claim["holder"]) == ("long", "agent:a")
         assert "agent:a" in await refused(second, "claim", subject="long")
         await call(first, "claim", subject="long", minutes=9)
         await call(first, "release", subject="long")
