@@ -29,6 +29,7 @@ from dflash.objects import (
     store_options,
 )
 from dflash.progress import Progress, write_out
+from dflash.ranged import reserved
 from dflash.syncing import Tally, encoded, for_each, manifest
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _refuse_short_disk(wanted: Sequence[Wanted], folder: Path) -> None:
     for file in wanted:
         path = folder / file.name
         if not path.is_file() or path.stat().st_size != file.size:
-            needed += file.size
+            needed += file.size - reserved(path)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DflashError(

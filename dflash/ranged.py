@@ -87,6 +87,12 @@ class PartialFile:
         self._journal.unlink(missing_ok=True)
 
 
+def reserved(path: Path) -> int:
+    """What an earlier run has on the disk for it."""
+    aside = path.with_name(f".{path.name}{PARTIAL}")
+    return aside.stat().st_size if aside.exists() else 0
+
+
 def remove_partials(folder: Path) -> None:
     """Of files that are no longer wanted, or came whole after all."""
     for path in folder.rglob(f".*{PARTIAL}*"):

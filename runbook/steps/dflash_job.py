@@ -9,7 +9,9 @@ from pydantic import Field
 from runbook.steps.base import JobPlan, StepArgs, StepContext, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from runbook.steps.base import Json
 
 
 class DflashArgs(StepArgs):
@@ -66,8 +68,16 @@ def flags(name: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def told(job: JobPlan, ctx: StepContext) -> tuple[str, ...]:
-    """The summary of a job: where, and the command that runs there."""
-    return (f"on {ctx.host_name}, in {job.cwd}:", shown(job.argv))
+    """The summary of a job: where, the command that runs there, and what is issued for it."""
+    given = map(_granted, job.grants)
+    return (f"on {ctx.host_name}, in {job.cwd}:", shown(job.argv), *given)
+
+
+def _granted(grant: Mapping[str, Json]) -> str:
+    if grant["kind"] == "listing":
+        return f"with signed URLs of what is below {grant['url']}; no key goes there"
+    places = ", ".join(one["url"] for one in grant["places"])
+    return f"with keys of its own for {places} alone, for {grant['hours']} h"
 
 
 def shipped(value: str, ctx: StepContext, *, bundle: str) -> str:

@@ -49,6 +49,13 @@ class ModelCopyArgs(StoreArgs):
     ] = 4 << 30
     streams: Annotated[int, Field(ge=1, description="Ranges read at the same time.")] = 16
     files: Annotated[int, Field(ge=1, description="Files copied at the same time.")] = 4
+    reclaim: Annotated[
+        bool,
+        Field(
+            description="Instead of copying: give the memory back, unless a process still uses the "
+            "copy. For a task of its own, after the servers' `stop`."
+        ),
+    ] = False
 
 
 class ModelCopy(Step[ModelCopyArgs]):
@@ -58,6 +65,8 @@ class ModelCopy(Step[ModelCopyArgs]):
     Args = ModelCopyArgs
 
     def plan(self, args: ModelCopyArgs, ctx: StepContext) -> StepPlan:
+        if args.reclaim:
+            return self._reclaim(args, ctx)
         place = f"{args.disk}.place.json"
         shipped = ctx.ship("payloads")
         job = JobPlan(
@@ -87,4 +96,19 @@ class ModelCopy(Step[ModelCopyArgs]):
             done_when=(
                 {"command": {"argv": ["python3", "-c", _STILL_THERE, place], "timeout_s": 60}},
             ),
+        )
+
+    def _reclaim(self, args: ModelCopyArgs, ctx: StepContext) -> StepPlan:
+        shipped = ctx.ship("payloads")
+        words = (*flag("--shm", args.shm), *flag("--disk", args.disk), "--reclaim")
+        job = JobPlan(
+            argv=("python3", f"{shipped}/remote/payloads/model_copy.py", *words),
+            cwd=ctx.work,
+            env={"PYTHONPATH": shipped, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        gone = {"command": {"argv": ["test", "!", "-e", f"{args.shm}/manifest.json"]}}
+        return StepPlan(
+            summary=(f"remove the copy in {args.shm} unless it is used", *told(job, ctx)),
+            job=job,
+            done_when=(gone,),
         )
