@@ -15,7 +15,7 @@ from dflash.audit_report import render
 from dflash.completions import template_kwargs_of
 from dflash.errors import GateFailed
 from dflash.files import write_json, write_text
-from dflash.gates import RULES, judge
+from dflash.gates import RULES, judge, shortly
 from dflash.looker import Eye, Tally
 from dflash.sights import RENDERED, sight_of
 
@@ -93,11 +93,14 @@ class EarlyAudit:
         write_text(out / "report.txt", render(report))
         write_json(out / "samples.json", {"samples": tally.samples()})
         if failed:
+            # A runbook shows the last line and the hint as the reason, and cuts what is longer.
             raise GateFailed(
-                f"stopped by the early audit of {which} {tally.rows:,} rows: "
-                + "; ".join(gate["sentence"] for gate in failed),
-                f"Read {out / 'samples.json'}. Mend the cause and begin anew in another --out; or "
-                f"allow it with --gate {_allowing(failed[0])} and run the same command again.",
+                f"of {which} {tally.rows:,} rows\n  "
+                + "\n  ".join(gate["sentence"] for gate in failed)
+                + f"\nstopped by the early audit of {which} {tally.rows:,} rows: "
+                + ", ".join(map(shortly, failed)),
+                f"See {out / 'samples.json'}; then another --out, or allow it with "
+                f"--gate {_allowing(failed[0])}.",
             )
 
 

@@ -234,6 +234,17 @@ def judge(gates: Mapping[str, float | str], report: Mapping[str, Any]) -> list[d
     ]
 
 
+def shortly(gate: Mapping[str, Any]) -> str:
+    """One verdict in a few words: `max_empty 90% (10%)`."""
+    name, found, limit = gate["gate"], gate["found"], gate["limit"]
+    share = name == "thinking" or RULES[name].share
+    show = _percent if share else _number
+    bound = show(limit) if isinstance(limit, float) else limit
+    # With thinking=off it is a number of rows that was found.
+    seen = "none" if found is None else str(found) if limit == "off" else show(found)
+    return f"{name} {seen} ({bound})"
+
+
 def _judge_rule(name: str, rule: Rule, limit: float, report: Mapping[str, Any]) -> dict[str, Any]:
     found = _look_up(report, rule.metric)
     if found is None:

@@ -253,6 +253,8 @@ def generate(
         manifest = store.finish(complete=enough, failed=session.failed, spent=session.spent)
         missing = outbox.close(manifest, progress) if outbox is not None else []
         session.end(manifest, missing)
+    if outbox is not None and missing:
+        raise _not_uploaded(outbox, missing, len(manifest["shards"]) + 1)
     if not enough:
         raise DflashError(
             f"{session.failed:,} of {len(prompts):,} prompts got no answer"
@@ -260,8 +262,6 @@ def generate(
             f"See {out / QUARANTINE}; run the same command again to ask those again that were not "
             "refused for good.",
         )
-    if outbox is not None and missing:
-        raise _not_uploaded(outbox, missing, len(manifest["shards"]) + 1)
     return manifest
 
 

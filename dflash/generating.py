@@ -18,7 +18,7 @@ from dflash.progress import write_out
 from dflash.servers import Meter, Server, ServerList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dflash.answers import Answer
     from dflash.client import Settings
@@ -84,11 +84,7 @@ class Run:
         self, servers: ServerList, prompts: Iterator[Prompt], limits: Limits, patience: float
     ) -> None:
         """Until no prompt is left, or the budget is used up."""
-        main = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(number, main.cancel if main else lambda: None)
+        stopping = _cancelled_by_signals()
         self._dispatcher = Dispatcher(
             servers,
             settings=self._settings,
@@ -108,6 +104,7 @@ class Run:
             ) from None
         finally:
             ticker.cancel()
+            stopping()
         self.spent = self._dispatcher.spent
         if self._audit is not None:
             self._audit.judge()
@@ -222,6 +219,23 @@ class Run:
             message=message,
             metrics=metrics,
         )
+
+
+def _cancelled_by_signals() -> Callable[[], None]:
+    """A signal to stop cancels the running task; what is returned puts things back as they were."""
+    task, loop, before = asyncio.current_task(), asyncio.get_running_loop(), {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+            handler = signal.getsignal(number)
+            loop.add_signal_handler(number, task.cancel if task else lambda: None)
+            before[number] = handler
+
+    def restore() -> None:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    return restore
 
 
 def _many(count: int, word: str) -> str:
