@@ -33,6 +33,9 @@ SHOWN = {
 }  # fmt: skip
 PICTURES = ("board", "training")
 """Places that also get a PNG."""
+CELLS = re.compile(
+    r'<text ([^>]*?)x="([\d.]+)"([^>]*?) textLength="([\d.]+)"([^>]*)>([^<&]*)</text>'
+)
 ENVIRONMENT = {"LANG": "C.UTF-8", "TERM": "xterm-256color"}
 
 
@@ -67,11 +70,25 @@ def keep(place: str, svg: str) -> None:
         return
     plain = re.sub(r'font-family: ?"?Fira Code[^;]*;', "font-family: DejaVu Sans Mono;", svg)
     plain = plain.replace("Fira Code", "DejaVu Sans Mono").replace("&#160;", " ")
+    plain = CELLS.sub(apart, plain)
     plain = plain.replace("<text ", '<text xml:space="preserve" ')
     subprocess.run(
         ["rsvg-convert", "--width", "1100", "-o", str(OUT / f"{place}.png")],
         input=plain.encode(), check=True,
     )  # fmt: skip
+
+
+def apart(found: re.Match[str]) -> str:
+    """Braille dots of another font are wider than a cell: each gets its own place."""
+    head, x, middle, length, rest, said = found.groups()
+    if not any("\u2800" <= one <= "\u28ff" for one in said):
+        return found[0]
+    cell = float(length) / len(said)
+    return "".join(
+        f'<text {head}x="{float(x) + n * cell:.1f}"{middle}{rest}>{one}</text>'
+        for n, one in enumerate(said)
+        if not one.isspace()
+    )
 
 
 def session() -> None:

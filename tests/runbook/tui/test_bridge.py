@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from runbook.engine.events import Listener, LogGrew
-from runbook.tui.bridge import Bridge, Broke, Carried, RunEnded, Told
+from runbook.tui.bridge import Bridge, Broke, Carried, Looked, RunEnded, Seen, Told
 from runbook.views import RunResult
 from tests.support.fake_service import FakeService, World, broken, one_task_run
 from tests.support.waiting import wait_until
@@ -113,3 +113,28 @@ async def test_an_engine_that_hangs_does_not_keep_the_terminal(world: World) -> 
     assert bridge.engine_runs
     release.set()
     await wait_until(lambda: not bridge.engine_runs, "the engine")
+
+
+async def test_a_look_at_a_host_that_hangs_holds_no_fact_back(world: World) -> None:
+    bridge, hangs = bridge_on(world), threading.Event()
+    try:
+        bridge.watch()
+        bridge.look("checkpoints", lambda _service: hangs.wait(30), lambda _answer: None)
+        facts = await told_until(bridge, Seen)
+        seen = next(fact for fact in facts if isinstance(fact, Seen)).view.snapshot.revision
+        world.change()
+        newer: list[Told] = []
+
+        def came() -> bool:
+            newer.extend(bridge.drain())
+            return any(
+                isinstance(fact, Seen) and fact.view.snapshot.revision > seen for fact in newer
+            )
+
+        await wait_until(came, "what another client wrote")
+        assert not any(isinstance(fact, Looked) for fact in newer)
+        hangs.set()
+        await told_until(bridge, Looked)
+    finally:
+        hangs.set()
+        bridge.close()
