@@ -40,14 +40,17 @@ def opened(pids: Iterable[int]) -> Files:
     """The files at the top that these processes have open or mapped."""
     found: Files = {}
     start = folder() + "/"
+    # A mapping is known by its inode: a semaphore is made under a name that is gone at once.
+    names = {inode: name for name, inode in files().items()}
     for pid in pids:
-        for path in _open_paths(pid) | _mapped_paths(pid):
+        for path in _open_paths(pid):
             name = path[len(start) :]
             if path.startswith(start) and name and "/" not in name:
                 with contextlib.suppress(OSError):
                     info = os.lstat(path)
                     if stat.S_ISREG(info.st_mode):
                         found[name] = info.st_ino
+        found.update({names[inode]: inode for inode in _mapped(pid, start) if inode in names})
     return found
 
 
@@ -60,13 +63,14 @@ def _open_paths(pid: int) -> set[str]:
     return found
 
 
-def _mapped_paths(pid: int) -> set[str]:
+def _mapped(pid: int, start: str) -> set[int]:
+    """Inodes of the files below a folder that a process has mapped."""
     try:
         with open("/proc/%d/maps" % pid, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.rstrip("\n").split(None, 5) for line in file]
     except OSError:
         return set()
-    return {fields[5] for fields in lines if len(fields) == 6 and fields[5].startswith("/")}
+    return {int(fields[4]) for fields in lines if len(fields) == 6 and fields[5].startswith(start)}
 
 
 def remove(ours: Files) -> tuple[list[str], list[str]]:

@@ -158,6 +158,25 @@ def test_shared_memory_of_a_job_whose_supervisor_died_goes_too(bench, segment):
     assert not segment.exists()
 
 
+SEMAPHORE = """
+import sys, time, _multiprocessing
+# Nobody tracks it: as when the whole group of a server is killed.
+lock = _multiprocessing.SemLock(1, 1, 1, "/" + sys.argv[1], False)
+print("made", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_semaphore_goes_with_its_job_though_it_was_made_under_another_name(bench):
+    name = f"runbook-{uuid4().hex}"
+    path = SHM / f"sem.{name}"
+    bench.launch("a1", "", argv=(*python(SEMAPHORE), name))
+    bench.said("a1", "made")
+    assert path.exists()
+    assert bench.host.stop("a1", grace_s=1).evidence["shm_removed"] == [path.name]
+    assert not path.exists()
+
+
 def test_what_was_there_before_or_lies_in_a_folder_stays(bench, segment):
     segment.write_bytes(b"older" * 1000)
     folder = SHM / f"model-{uuid4().hex}"
