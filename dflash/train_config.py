@@ -65,8 +65,9 @@ class TrainConfig:
     clip: float = 1.0
     nonfinite: str = "skip"
     """A gradient that is not finite: `skip` the step (and stop after ten), or `stop` at once."""
-    loss: str = "ce"
-    """`ce` with exponential decay over slots, or `dpace`."""
+    loss: str = "dpace"
+    """`dpace`, or `ce` with exponential decay over slots, which came to 6 % fewer tokens a round
+    after the same steps on the same data (docs/performance.md)."""
     gamma: float | None = None
     dpace_alpha: float = 0.5
     head_chunk_rows: int = 4096

@@ -49,7 +49,7 @@ HELP = {
     "betas": "of AdamW",
     "clip": "largest norm of the gradient",
     "nonfinite": "a gradient with NaN or infinity: skip the step, or stop",
-    "loss": "ce: exponential decay over slots; dpace",
+    "loss": "dpace: slots weigh what hangs on them; ce: exponential decay over slots",
     "gamma": "of the decay (else by block size: 7 for 16, 5 for 10, 4 for 8)",
     "dpace_alpha": "smoothing of D-PACE",
     "head_chunk_rows": "rows of logits alive at once",

@@ -52,9 +52,9 @@ class TrainArgs(DflashArgs):
     ] = None
     loss: Annotated[Literal["ce", "dpace"] | None, Field(description="Over slots.")] = None
     lr: Annotated[float | None, Field(gt=0, description="Peak learning rate.")] = None
-    init: Annotated[
-        Literal["taps", "target", "random"] | None, Field(description="Initial weights.")
-    ] = None
+    init: Annotated[Literal["target", "random"] | None, Field(description="Initial weights.")] = (
+        None
+    )
     targets: Annotated[int | None, Field(ge=1, description="Ranks of the frozen target.")] = None
     drafters: Annotated[int | None, Field(ge=1, description="Ranks of the drafter.")] = None
     colocated: Annotated[bool, Field(description="Target and drafter share each device.")] = False

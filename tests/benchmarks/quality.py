@@ -42,7 +42,8 @@ from tests.benchmarks.quality_text import pack, unpack, write_set, write_texts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PEERS = ("specforge", "speculators")
+PEERS = ("specforge", "speculators", "dpace-choices")
+"""Both peers, and speculators' loss from our start; SpecForge's from there is `ce`."""
 TINY = {
     "documents": 48, "heldout": 6, "new": 16, "steps": 6, "batch": 18, "parallel": 1,
     "layers": 1, "batch_docs": 8, "anchors": [8, 16], "block_size": 4, "seeds": 2, "check": 3,

@@ -70,7 +70,7 @@ def test_a_cosine_has_its_length_from_the_start(inputs: Path, tmp_path: Path) ->
     [
         ({"anchors_per_doc": 9}, "anchors_per_doc: 8 in the checkpoint, 9 now"),
         ({"batch_docs": 2}, "batch_docs"),
-        ({"loss": "dpace"}, "loss"),
+        ({"loss": "ce"}, "loss"),
         ({"taps": [0, 1, 2]}, "taps"),
         ({"num_taps": 2}, "num_taps: 3"),
         ({"mask_token": 126}, "mask_token"),
