@@ -154,6 +154,25 @@ def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers,
     assert len({row["id"] for row in rows_of(out)}) == 180
 
 
+def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts, monkeypatch):
+    """The server is healthy and answers others: this one request it has lost."""
+    monkeypatch.setattr("dflash.watch.OVERDUE_AT_LEAST_S", 0.5)
+    losing, other = servers(), servers()
+    losing.faults(("hang", 1))
+    run(
+        prompts=PromptFile(prompts(60)),
+        servers=ServerList([losing.url, other.url]),
+        settings=Settings(model="toy", sampling={"max_tokens": 100}),
+        out=tmp_path / "out",
+        limits=Limits(concurrency=2, first_window=2, look_every=0.1),
+        progress=Progress(),
+    )
+    rows = {row["id"]: row for row in rows_of(tmp_path / "out")}
+    assert len(rows) == 60
+    (again,) = [row for row in rows.values() if row["attempt"] > 1]
+    assert again["server"] == other.url
+
+
 def environment(tmp_path):
     return {**os.environ, "RUNBOOK_PROGRESS": str(tmp_path / "progress.jsonl")}
 
