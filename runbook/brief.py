@@ -164,7 +164,8 @@ def _sections(view: View, tasks: list[Task], events: Iterable[Event]) -> list[Se
     notes = [note for note in snapshot.notes if not note.decision]
     recent = [event for event in events if _worth_telling(event)][-LAST_EVENTS:]
     wrong = [task for task in tasks if task.state in (TaskState.FAILED, TaskState.STALE)]
-    results = [task for task in tasks if task.out and _numbers(task)][-LAST_RESULTS:]
+    told = [task for task in tasks if task.out and task.kind is not TaskKind.SERVICE]
+    results = [task for task in told if _numbers(task)][-LAST_RESULTS:]
     return [
         _make("documents", "Read first", 1, _documents(view), "runbook doc list"),
         _make("claims", "Claimed", 1, [_claim_line(view, claim) for claim in snapshot.claims]),
@@ -362,9 +363,11 @@ def _numbers(task: Task) -> dict[str, float]:
 
 
 def _result_line(task: Task) -> str:
-    shown = ", ".join(f"{key} {value:g}" for key, value in list(_numbers(task).items())[:6])
-    kind = " (service)" if task.kind is TaskKind.SERVICE else ""
-    return f"`{task.id}`{kind}: {shown}"
+    first = list(_numbers(task).items())[:6]
+    shown = (
+        f"{key} {value:,}" if value == value // 1 else f"{key} {value:g}" for key, value in first
+    )
+    return f"`{task.id}`: {', '.join(shown)}"
 
 
 def _note_line(note: Note) -> str:

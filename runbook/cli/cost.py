@@ -10,6 +10,7 @@ from runbook.brief import EDITED
 from runbook.cli.common import answer, plain
 from runbook.costs import HOUR, measure, spell
 from runbook.families import Family, folded
+from runbook.forecast import like_of
 from runbook.reader import Reader
 
 if TYPE_CHECKING:
@@ -33,14 +34,20 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
         answer("plan", snapshot.revision, {"cost": plain(costs)})
         return
     head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
-    report.table([head, *_task_rows(snapshot, costs)])
+    every = list(_task_rows(snapshot, costs))
+    known = [row for row in every if set(row[2:]) - {NONE, ""}]
+    report.table(_lean([head, *known]))
+    if len(known) < len(every):
+        report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")
     report.line()
     hosts = ("host", "machine", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "GPUs")
-    report.table([hosts, *map(_host_row, costs.hosts)])
+    report.table(_lean([hosts, *map(_host_row, costs.hosts)]) if costs.hosts else [])
+    if not costs.hosts:
+        report.line("No machine is bound: `runbook host bind ROLE USER@ADDRESS --usd-per-hour X`.")
     if costs.machines:
         report.line()
         compared = ("all of", "if done on", "machine", "usd/h", "an hour", "takes", "usd", "tokens")
-        report.table([(*compared, "bytes"), *map(_machine_row, costs.machines)])
+        report.table(_lean([(*compared, "bytes"), *map(_machine_row, costs.machines)]))
     report.line()
     report.line(_total(costs))
     if costs.critical_path:
@@ -50,16 +57,25 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
         report.line(f"This is the graph as it was taken over. {EDITED}")
 
 
+def _lean(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Without the columns that say nothing in any row."""
+    said = [any(row[i] not in (NONE, "") for row in rows[1:]) for i in range(len(rows[0]))]
+    return [tuple(cell for cell, keep in zip(row, said, strict=True) if keep) for row in rows]
+
+
 def _task_rows(snapshot: Snapshot, costs: Costs) -> Iterable[tuple[str, ...]]:
     by_task = {row.task: row for row in costs.tasks}
     for row in folded(snapshot.tasks):
         if isinstance(row, Family):
-            yield _row(f"{row.name}[*]", [by_task[task.id] for task in row.tasks])
+            name, tasks = f"{row.name}[*]", list(row.tasks)
         else:
-            yield _row(row.id, [by_task[row.id]])
+            name, tasks = row.id, [row]
+        waits = dict.fromkeys(like["like"] for task in tasks if (like := like_of(task)))
+        yield _row(name, [by_task[task.id] for task in tasks], waits)
 
 
-def _row(name: str, rows: list[TaskCost]) -> tuple[str, ...]:
+def _row(name: str, rows: list[TaskCost], like: Iterable[str]) -> tuple[str, ...]:
+    """`like`: what the estimate is taken from, once that is measured."""
     hours = sum(row.hours for row in rows)
     size = sum(row.bytes for row in rows)
     coming = [row.to_come for row in rows if row.to_come is not None]
@@ -72,7 +88,8 @@ def _row(name: str, rows: list[TaskCost]) -> tuple[str, ...]:
         report.size(size) if size else NONE,
         spell(to_come) if coming else NONE,
         _sum(row.to_come_usd for row in rows),
-        ", ".join(dict.fromkeys(estimate.source for estimate in coming)),
+        ", ".join(dict.fromkeys(estimate.source for estimate in coming))
+        or ("" if hours else ", ".join(f"after {name}" for name in like)),
     )
 
 

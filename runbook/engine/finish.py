@@ -293,13 +293,25 @@ def _first(
     return None
 
 
-BOUNDS = {"min": "at least", "max": "at most", "equals": "exactly"}
+BOUNDS = {
+    "min": "at least",
+    "above": "above",
+    "max": "at most",
+    "below": "below",
+    "equals": "exactly",
+}
 
 
 def _measured(found: Mapping[str, Any]) -> str:
     """`gain.low is -0.2, wanted above 0 (/work/eval.json)`."""
-    wanted = " and ".join(f"{BOUNDS.get(k, k)} {_plain(v)}" for k, v in found["wanted"].items())
+    wanted = bounds(found["wanted"])
     return f"{found['key']} is {_plain(found['value'])}, wanted {wanted} ({found['path']})"
+
+
+def bounds(wanted: Mapping[str, Any]) -> str:
+    """`at least 1 and below 20`."""
+    told = (f"{BOUNDS[key]} {_plain(wanted[key])}" for key in BOUNDS if key in wanted)
+    return " and ".join(one.strip() for one in told)
 
 
 def _plain(value: object) -> str:

@@ -123,10 +123,15 @@ A ready task waits while another task has one of its GPUs or ports on the same m
 `shm_bytes` do not fit beside those of others, and while a limit is reached; `runbook status` says
 which task has what it waits for. Before a task starts that would break a budget, or that its
 estimate says cannot end before the rental of its host does, it waits for `runbook gate approve
-TASK --reason ...` (`runbook run` leaves with exit code 9). Estimates are measured once an attempt
-went well, also on other members of the family. `runbook host rent ROLE --usd-per-hour 18
---ends-at TIME` says what a machine costs; `runbook plan --cost` shows what is spent and what is
-to come.
+TASK --reason ...` (`runbook run` leaves with exit code 9). `runbook host rent ROLE --usd-per-hour
+18 --ends-at TIME` says what a machine costs; `runbook plan --cost` shows what is spent and what
+is to come.
+
+Estimates are measured once an attempt went well, also on other members of the family. Before a
+long task ran at all, a short one can tell: `estimate: {like: pilot, of: rows, amount: 900000}`
+takes the rows that `pilot` made and the time it took. Where `pilot` ran on several machines, at
+once (`for_each: {hosts: ...}`) or one after the other behind a role, `plan --cost` has them in
+one table: rows an hour, hours, money, tokens and bytes for the whole amount.
 """
 
 PARTS: tuple[tuple[str, type[BaseModel]], ...] = (

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.approvals import gate_question, over_budget
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import CHECK_LIMIT_S, check_name, record_checks
+from runbook.engine.finish import CHECK_LIMIT_S, bounds, check_name, record_checks
 from runbook.engine.observe import live_attempts
 from runbook.engine.planning import Foreseen, make_context, plan_task
 from runbook.engine.runner import needed_for
 from runbook.errors import CannotStart
 from runbook.placement import place
 from runbook.reasons import is_void
+from runbook.steps.base import shown
 from runbook.verbs.base import Writer
 from state import Snapshot, Task, TaskKind, TaskState
 from state.graph import family_of, is_met, members, topological
@@ -53,7 +54,7 @@ class CheckVerbs(Writer):
         outs.learn(task.id, plan.out)
         when = "ready when" if task.kind is TaskKind.SERVICE else "done when"
         checks = plan.ready_when if task.kind is TaskKind.SERVICE else plan.done_when
-        return (*plan.summary, *(f"{when}: {check_name(check)}" for check in checks))
+        return (*plan.summary, *(f"{when}: {_asked(check)}" for check in checks))
 
     def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
@@ -145,11 +146,26 @@ def _announced(snapshot: Snapshot, task: Task) -> str:
     waits = [n.task for n in task.needs if not is_met(n, by_id.get(n.task))]
     where = f" on {task.role}" if task.role else ""
     after = f", after {', '.join(_short(waits))}" if waits else ""
-    asked, why = gate_question(snapshot, task), over_budget(snapshot, task, datetime.now(UTC))
+    # What a person does is told as its plan already.
+    asked = "" if task.kind is TaskKind.MANUAL else gate_question(snapshot, task)
+    why = over_budget(snapshot, task, datetime.now(UTC))
     yes = [f'"{asked}"'] if asked else []
     yes += [f"going over its budget ({why})"] if why else []
     asks = f", once a person says yes to {' and to '.join(yes)}" if yes else ""
     return f"start {task.id}{where}{after}{asks}"
+
+
+def _asked(check: Mapping[str, Any]) -> str:
+    """A check with what it asks for."""
+    ((kind, args),) = check.items()
+    if kind == "json_metric":
+        return f"{args['key']} is {bounds(args)} in {args['path']}"
+    if kind == "rows_at_least":
+        return f"at least {args['rows']} rows in {args['glob']}"
+    if kind == "command":
+        first, _, more = shown(args["argv"]).partition("\n")
+        return f"{first} ..." if more else first
+    return check_name(check)
 
 
 def _short(names: Sequence[str]) -> list[str]:
