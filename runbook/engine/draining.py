@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from runbook.engine.world import World
 
 DRAIN_EVERY_S = 1.0
+SETTLE_S = 3.0
+"""Clients look once a second; a server that has nothing to do now may get something until then."""
 
 
 def drain(world: World, task: Task, attempt: Attempt) -> None:
@@ -31,14 +33,15 @@ def drain(world: World, task: Task, attempt: Attempt) -> None:
     if now < world.next_look.get(attempt.id, 0.0) or not world.may_start:
         return
     world.next_look[attempt.id] = now + DRAIN_EVERY_S
-    left = limit_of(world, task, attempt) - (now - began)
+    limit = limit_of(world, task, attempt)
+    left, settled = limit - (now - began), now - began >= min(limit, SETTLE_S)
 
     def done(result: CheckResult) -> None:
         found = dict(result.evidence)
         known = world.watched.get(attempt.id, Watched())
         world.loads[attempt.id] = load_text(found, known)
         busy = found.get("running", 0) + found.get("queued", 0)
-        if busy and left > 0 and found.get("tokens") is not None:
+        if not settled or (busy and left > 0 and found.get("tokens") is not None):
             return
         current = world.store.snapshot().task(task.id)
         if current.state is not TaskState.DRAINING:

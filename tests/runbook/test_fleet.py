@@ -65,7 +65,7 @@ class Fleet:
       device: cpu
       grace: 5
       stagger: 500ms
-      probe_every: 200ms
+      probe_every: 500ms
       probe_timeout: 300ms
       stuck_after: {stuck_after}
       strikes: 2
@@ -132,9 +132,10 @@ class Fleet:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines of this process look often."""
-    monkeypatch.setattr(runner, "POLL_S", (0.2, 0.5))
+    monkeypatch.setattr(runner, "POLL_S", (0.3, 0.8))
     monkeypatch.setattr(services, "LOOK_EVERY_S", 0.2)
     monkeypatch.setattr(draining, "DRAIN_EVERY_S", 0.2)
+    monkeypatch.setattr(draining, "SETTLE_S", 0.3)
 
 
 @pytest.fixture
