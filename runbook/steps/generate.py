@@ -133,7 +133,7 @@ class Generate(Step[GenerateArgs]):
             checks.json_metric(f"{args.out}/early-audit/report.json", "passed", equals=True),
         )
         return StepPlan(
-            summary=(*told(job, ctx), *_gates_told(args)),
+            summary=(*told(job, ctx), *gates_told(args)),
             job=job,
             done_when=(
                 checks.json_metric(f"{args.out}/manifest.json", "complete", equals=True),
@@ -148,7 +148,7 @@ def _at_store(where: str) -> bool:
     return where.startswith("s3://")
 
 
-def _gates_told(args: GenerateArgs) -> tuple[str, ...]:
+def gates_told(args: GenerateArgs) -> tuple[str, ...]:
     """What ends the run early, beside what no row may have in any case."""
     if not args.audit_after:
         return ("no early audit: nothing looks at the rows before the end",)
