@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remote.errors import RemoteError
 
@@ -26,6 +27,12 @@ class Answer:
     host: Host
     statuses: Mapping[str, JobStatus]
     identity: Identity | None
+    found: Any = None
+    """What else was fetched with it."""
+
+
+Look = Callable[["Host", "Mapping[str, JobStatus]"], Any]
+"""Asks a host for what its answer made one want, in the thread that waits for that host."""
 
 
 class Fanout:
@@ -41,21 +48,23 @@ class Fanout:
         self._news = threading.Condition()
 
     def poll(
-        self, wanted: Mapping[str, tuple[Host, Sequence[str]]]
+        self,
+        wanted: Mapping[str, tuple[Host, Sequence[str]]],
+        *,
+        looks: Mapping[str, Look] | None = None,
     ) -> dict[str, Answer | RemoteError]:
         """Answers by name, of those that came: all, or what came soon after the first.
 
-        Who is missing is still being asked; the answer comes with a later call.
+        Who is missing is still being asked; the answer comes with a later call. `looks`: by name,
+        what else to ask it for once it has answered.
         """
         with self._news:
             for name, (host, attempts) in wanted.items():
                 if self._asked.get(name) is not host:
                     self._came.pop(name, None)  # of a connection that is no more
                     self._asked[name] = host
-                    work = threading.Thread(
-                        target=self._ask, args=(name, host, tuple(attempts)), daemon=True
-                    )
-                    work.start()
+                    given = (name, host, tuple(attempts), (looks or {}).get(name))
+                    threading.Thread(target=self._ask, args=given, daemon=True).start()
             deadline = time.monotonic() + self._patience_s
             self._news.wait_for(lambda: self._some(wanted), self._patience_s)
             left = min(self._after_the_first_s, max(0.0, deadline - time.monotonic()))
@@ -68,11 +77,13 @@ class Fanout:
     def _some(self, wanted: Mapping[str, object]) -> bool:
         return not wanted or any(name in self._came for name in wanted)
 
-    def _ask(self, name: str, host: Host, attempts: Sequence[str]) -> None:
+    def _ask(self, name: str, host: Host, attempts: Sequence[str], look: Look | None) -> None:
         answer: Answer | RemoteError
         try:
             statuses = host.poll(attempts)
-            answer = Answer(host=host, statuses=statuses, identity=host.last_identity)
+            identity = host.last_identity
+            found = look(host, statuses) if look is not None else None
+            answer = Answer(host=host, statuses=statuses, identity=identity, found=found)
         except RemoteError as error:
             answer = error
         with self._news:

@@ -18,6 +18,7 @@ from runbook.engine.hosts import Hosts
 from runbook.errors import NoWorkspace
 from runbook.reader import ENGINE
 from runbook.service import Service
+from runbook.slow_folders import slow_rows
 from runbook.workspace import Workspace, find_workspace
 from state import AttemptState, HostBinding, StateError
 from state.doctor import examine
@@ -266,8 +267,19 @@ def _hosts(snapshot: Snapshot, *, ask: bool) -> Iterator[Finding]:
     try:
         for binding in snapshot.hosts:
             yield _asked(hosts, snapshot, binding) if ask else _recorded(binding)
+            yield from _slow(binding)
     finally:
         hosts.close()
+
+
+def _slow(binding: HostBinding) -> Iterator[Finding]:
+    for slow in slow_rows(binding.facts):
+        yield Finding(
+            part="host",
+            level="note",
+            text=f"{binding.role}: {slow}",
+            next="Put environments and models elsewhere.",
+        )
 
 
 def _recorded(binding: HostBinding) -> Finding:

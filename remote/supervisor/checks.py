@@ -15,7 +15,7 @@ from remote.supervisor.checks_http import check_http, check_http_generate, check
 from remote.supervisor.children import in_child
 from remote.supervisor.facts import listening_sockets
 from remote.supervisor.files import free_bytes
-from remote.supervisor.gpus import gpus
+from remote.supervisor.gpus import gpus, program
 from remote.supervisor.server_load import check_server_load
 from remote.supervisor.verdicts import SHOWN, Verdict, dotted, verdict
 
@@ -221,6 +221,8 @@ def check_gpu_free(args: JSON) -> Verdict:
     """No process holds more than a little memory of these GPUs."""
     wanted, most = {int(index) for index in args["gpus"]}, int(args.get("max_bytes", 1 << 30))
     found = {gpu["index"]: gpu for gpu in gpus()}
+    if not found and program() is not None:
+        return "unknown", {"error": "nvidia-smi does not answer"}
     if not wanted <= set(found):
         return verdict(False, found="no such GPU", gpus=sorted(wanted - set(found)))
     users = [

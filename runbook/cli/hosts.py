@@ -229,6 +229,7 @@ def probe_command(
     Example: runbook host probe box
     """
     from runbook.service import Service
+    from runbook.slow_folders import slow_rows
 
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if dry_run:
@@ -241,6 +242,8 @@ def probe_command(
             return
     rows: list[tuple[str, ...]] = [(key, _fact(value)) for key, value in sorted(facts.items())]
     report.table(rows)
+    for slow in slow_rows(facts):
+        report.line(f"warning: {report.clean(str(slow))}")
 
 
 def _fact(value: Any) -> str:

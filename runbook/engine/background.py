@@ -1,8 +1,9 @@
 """What takes its time on a host, beside the loop: checks that read whole models, uploads.
 
-A worker is a thread with connections of its own. It decides nothing and writes no verdict: what it
-found goes back to the engine's thread, which alone moves tasks. A worker that dies with its engine
-leaves an attempt that is being looked at, and the next engine looks again.
+A worker is a thread. It decides nothing and writes no verdict: what it found goes back to the
+engine's thread, which alone moves tasks. A worker that dies with its engine leaves an attempt that
+is being looked at, and the next engine looks again. Long ones have connections of their own; brief
+ones (all that a start asks of its host) use the engine's.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Work:
     """An engine that leaves waits for it: it acts, and a second one must not act beside it."""
     aside: bool = False
     """Nobody waits for what it finds: a look at a server that serves goes on for ever."""
+    brief: bool = False
+    """Uses the connection of the engine, which does not wait for it when it begins."""
     ended: threading.Event = field(default_factory=threading.Event)
     found: Any = None
     error: Exception | None = None
@@ -70,18 +73,29 @@ class Background:
         failed: Callable[[Exception], None],
         keep: bool = False,
         aside: bool = False,
+        brief: bool = False,
     ) -> None:
-        """Starts a look, unless it runs already or its host has enough to do: then ask again."""
+        """Starts a look, unless it runs already or its host has enough to do: then ask again.
+
+        What is brief and to be kept follows from what was decided, and is never put off.
+        """
         on_host = sum(work.role == role for work in self._work.values())
-        if key in self._work or on_host >= PER_HOST:
+        if key in self._work or (on_host >= PER_HOST and not (brief and keep)):
             return
-        work = Work(role=role, done=done, failed=failed, keep=keep, aside=aside)
+        work = Work(role=role, done=done, failed=failed, keep=keep, aside=aside, brief=brief)
         self._work[key] = work
-        hosts = replace(world.hosts, _open={}, _breakers={})
+        hosts = world.hosts if brief else replace(world.hosts, _open={}, _breakers={})
         own = replace(world, hosts=hosts, listen=self._events.put)
         name = f"look-{key}"
         threading.Thread(target=self._run, args=(work, own, look), name=name, daemon=True).start()
-        if work.ended.wait(AT_ONCE_S):
+        if not brief and work.ended.wait(AT_ONCE_S):
+            self.collect(world)
+
+    def settle(self, world: World, seconds: float) -> None:
+        """Takes over what brief work finds, and what follows from it, for so long at most."""
+        until = time.monotonic() + seconds
+        while any(work.brief for work in self._work.values()) and time.monotonic() < until:
+            self._wake.wait(SLICE_S)
             self.collect(world)
 
     def _run(self, work: Work, own: World, look: Callable[[World], Any]) -> None:
@@ -90,7 +104,8 @@ class Background:
         except Exception as error:  # noqa: BLE001 (raised again in the engine's thread)
             work.error = error
         finally:
-            own.hosts.close()
+            if not work.brief:
+                own.hosts.close()
             work.ended.set()
             self._wake.set()
 
@@ -100,8 +115,8 @@ class Background:
         while not self._events.empty():
             world.emit(self._events.get())
         for key, work in list(self._work.items()):
-            if work.ended.is_set():
-                del self._work[key]
+            # What follows from one may begin another, and take over what ended meanwhile.
+            if work.ended.is_set() and self._work.pop(key, None) is work:
                 if work.error is None:
                     work.done(work.found)
                 else:

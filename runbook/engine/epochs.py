@@ -33,13 +33,14 @@ def see_host(world: World, snapshot: Snapshot, role: str | None, host: Host | No
     identity = host.identity()
     binding = snapshot.host(role)
     if identity.epoch != binding.epoch or not binding.facts:
-        meet(world, snapshot, role, host, identity)
+        meet(world, snapshot, role, identity, host.facts(look_at=[binding.work]))
     return identity.epoch
 
 
-def meet(world: World, snapshot: Snapshot, role: str, host: Host, identity: Identity) -> None:
+def meet(
+    world: World, snapshot: Snapshot, role: str, identity: Identity, facts: Mapping[str, Any]
+) -> None:
     """Records another epoch and says what became void."""
-    facts = host.facts()
     with world.store.write(lease=world.lease) as tx:
         void = settle(tx, snapshot, role, identity, facts, before=snapshot.host(role))
     if void:

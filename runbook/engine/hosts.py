@@ -7,6 +7,7 @@ so that many tasks on a dead box make one stream of tries, not many.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ class Hosts:
     clock: Callable[[], float] = time.monotonic
     _open: dict[str, Host] = field(default_factory=dict)
     _breakers: dict[str, Breaker] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def of_role(self, snapshot: Snapshot, role: str) -> Host:
         """The connected host of a role.
@@ -52,9 +54,10 @@ class Hosts:
         wait = self._breaker(role).wait_s
         if wait:
             raise LeftAlone(f"{role}: did not answer; next try in {wait:.0f} s.")
-        if role not in self._open:
-            self._open[role] = self.meet(binding)
-        return self._open[role]
+        with self._guard:
+            if role not in self._open:
+                self._open[role] = self.meet(binding)
+            return self._open[role]
 
     def meet(self, binding: HostBinding) -> Host:
         """A machine, on a connection of its own. The caller closes it."""
@@ -72,6 +75,8 @@ class Hosts:
 
     def failed(self, role: str) -> None:
         """A call to the host got no answer: drop the connection and pause."""
+        if self._breaker(role).wait_s:
+            return  # another call, lost with the same connection, said so before
         self._breaker(role).failed()
         host = self._open.pop(role, None)
         if host is not None:

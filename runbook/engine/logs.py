@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runbook.views import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
 
@@ -22,22 +22,35 @@ PER_TICK = 1 << 22
 GAP = b"\n[the host kept the beginning and the end of this log; its middle is gone]\n"
 
 
-def mirror(
-    host: Host, workspace: Workspace, status: JobStatus, *, grew: Callable[[str, Path, int], None]
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A copy that has become longer."""
+
+    stream: Stream
+    path: Path
+    size: int
+
+
+def sizes_of(status: JobStatus) -> dict[Stream, int]:
+    """How long its streams are on the host."""
+    return {"out": status.out_size, "err": status.err_size, "progress": status.progress_size}
+
+
+def mirror(host: Host, workspace: Workspace, status: JobStatus) -> list[Growth]:
     """Copies what is new in the streams of one attempt."""
-    sizes = {"out": status.out_size, "err": status.err_size, "progress": status.progress_size}
+    sizes, found = sizes_of(status), []
     for stream in STREAMS:
         path = workspace.log(status.attempt, stream)
-        if sizes[stream] and copy_stream(host, status.attempt, stream, path):
-            grew(stream, path, path.stat().st_size)
+        # Equal sizes are equal streams: nothing to ask for.
+        if sizes[stream] != size_of(path) and copy_stream(host, status.attempt, stream, path):
+            found.append(Growth(stream=stream, path=path, size=size_of(path)))
+    return found
 
 
 def copy_stream(host: Host, attempt: str, stream: Stream, path: Path) -> bool:
     """Brings the copy of one stream up to date; True when there was anything new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.stat().st_size if path.exists() else 0
-    at = before
+    before = at = size_of(path)
     while at - before < PER_TICK:
         chunk = host.read_log(attempt, stream, offset=at, limit=CHUNK)
         if chunk.restarted:
@@ -62,6 +75,11 @@ def end_of_logs(workspace: Workspace, attempt: str) -> str:
                 file.seek(max(0, path.stat().st_size - CHUNK))
                 said += file.read().decode("utf-8", "replace").split("\n")
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in said)
+
+
+def size_of(path: Path) -> int:
+    """How much of a stream is copied."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def write_at(path: Path, at: int, chunk: LogChunk) -> None:

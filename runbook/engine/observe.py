@@ -6,30 +6,40 @@ A host that does not answer changes nothing but the age of what we know.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from signal import SIGKILL
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from remote import Host, JobStatus, RemoteError, Unreachable
+from remote import Host, JobStatus, RemoteError, StopReport, Unreachable
 from runbook.engine import services, stall
 from runbook.engine.epochs import meet
-from runbook.engine.events import Info, LogGrew, Progressed
+from runbook.engine.events import Info, LogGrew, Problem, Progressed
 from runbook.engine.finish import finish, retry_reason, wait_before_retry
-from runbook.engine.logs import end_of_logs, live_of, mirror
-from runbook.engine.start import CONTROL, FOUND, launch
+from runbook.engine.launching import CONTROL, launch
+from runbook.engine.logs import Growth, end_of_logs, live_of, mirror
+from runbook.engine.start import FOUND
 from runbook.errors import CannotStart
 from runbook.forecast import RAN_S
 from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
 from runbook.serving.diagnosis import last_words as server_words
-from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
+from state import (
+    Attempt,
+    AttemptState,
+    FailureClass,
+    HostBinding,
+    Snapshot,
+    Task,
+    TaskKind,
+    TaskState,
+)
 from state.transitions import RUNNING, TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from remote.fanout import Answer
+    from remote.fanout import Answer, Look
     from runbook.engine.world import World
 
 UNBORN = frozenset({AttemptState.INTENDED, AttemptState.PUBLISHED})
@@ -51,22 +61,50 @@ def observe(world: World, snapshot: Snapshot) -> None:
     for task_id in gone:
         del world.live[task_id]
     wanted: dict[str, tuple[Host, list[str]]] = {}
+    looks: dict[str, Look] = {}
     for role, pairs in by_role.items():
         try:
             host = world.hosts.of_role(snapshot, role)
             wanted[role] = (host, [attempt.id for _, attempt in pairs])
+            looks[role] = partial(fetch, world, snapshot.host(role))
         except Unreachable as error:
             world.unreachable(snapshot, role, error)
         except CannotStart as error:
             for task, _ in pairs:
                 world.refuse(task, str(error), error.hint)
-    for role, answer in world.fanout.poll(wanted).items():
+    for role, answer in world.fanout.poll(wanted, looks=looks).items():
         try:
             if isinstance(answer, RemoteError):
                 raise answer
             observe_host(world, snapshot, role, by_role[role], answer)
         except Unreachable as error:
             world.unreachable(snapshot, role, error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What a host was asked for beside the states of its jobs, by attempt."""
+
+    grew: Mapping[str, Sequence[Growth]]
+    outs: Mapping[str, Mapping[str, Any]]
+    facts: Mapping[str, Any] | None
+    """Of a host that is not the one we knew."""
+
+
+def fetch(
+    world: World, known: HostBinding, host: Host, statuses: Mapping[str, JobStatus]
+) -> Fetched:
+    """Copies new output, and asks for results; in the thread of this host, which may be slow."""
+    grew, outs = {}, {}
+    for attempt, status in statuses.items():
+        if status.state in ("running", "exited") and not world.background.busy(attempt):
+            grew[attempt] = mirror(host, world.workspace, status)
+            if status.state == "exited":
+                outs[attempt] = host.read_out(attempt) or {}
+    identity = host.last_identity
+    new = identity is not None and identity.epoch != known.epoch
+    facts = host.facts(look_at=[known.work]) if new else None
+    return Fetched(grew=grew, outs=outs, facts=facts)
 
 
 def live_attempts(snapshot: Snapshot) -> list[tuple[Task, Attempt]]:
@@ -85,16 +123,18 @@ def observe_host(
 ) -> None:
     """What one host said of all its jobs."""
     world.reachable(snapshot, role)
-    host, identity = answer.host, answer.identity
-    if identity is not None and identity.epoch != snapshot.host(role).epoch:
-        meet(world, snapshot, role, host, identity)
+    identity, fetched = answer.identity, answer.found
+    known = identity is None or identity.epoch == snapshot.host(role).epoch
+    if identity is not None and not known and fetched.facts is not None:
+        meet(world, snapshot, role, identity, fetched.facts)
     for task, attempt in pairs:
         if attempt.id in answer.statuses:  # it may have been asked before this one began
-            advance(world, task, attempt, answer.statuses[attempt.id], host)
+            advance(world, task, attempt, answer.statuses[attempt.id], answer)
 
 
-def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, answer: Answer) -> None:
     """One attempt, one step on."""
+    host, fetched = answer.host, answer.found
     if attempt.state is AttemptState.STOPPING:
         return  # the verb that stops it, or `runner.resume_stops`, sees it through
     if world.background.busy(attempt.id):
@@ -109,51 +149,57 @@ def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, host:
             if world.may_start:
                 launch(world, task, attempt, host)
         case "running":
-            running(world, task, attempt, status, host)
+            running(world, task, attempt, status, fetched)
+        case "exited" if attempt.id in fetched.outs:
+            follow(world, task, status, fetched)
+            exited(world, task, attempt, status, fetched.outs[attempt.id])
         case "exited":
-            follow(world, task, status, host)
-            exited(world, task, attempt, status, host)
+            pass  # its checks were being asked when we looked
         case "burned":
             burned(world, task, attempt, status)
         case _:
             lost(world, task, attempt, status, host)
 
 
-def running(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+def running(
+    world: World, task: Task, attempt: Attempt, status: JobStatus, fetched: Fetched
+) -> None:
     """It lives: note it, copy its output, and ask a service whether it is ready."""
     if attempt.state in BEFORE_RUNNING:
         world.move_attempt(attempt, AttemptState.RUNNING)
-    follow(world, task, status, host)
+    follow(world, task, status, fetched)
     if task.kind is TaskKind.SERVICE:
         services.look(world, task, attempt)
     elif task.definition.get("stall"):
         stall.look(world, task, attempt, status)
 
 
-def follow(world: World, task: Task, status: JobStatus, host: Host) -> None:
-    """Copies new output and passes on new progress."""
+def follow(world: World, task: Task, status: JobStatus, fetched: Fetched) -> None:
+    """Passes on new output and new progress."""
     before = world.live.get(task.id)
     live = live_of(status, world.now())
     if status.attempt in world.loads:
         live = replace(live, progress=world.loads[status.attempt])
     world.live[task.id] = live
-
-    def grew(stream: str, path: Path, size: int) -> None:
-        event = LogGrew(task=task.id, attempt=status.attempt, stream=stream, path=path, size=size)
-        world.emit(event)
-
-    mirror(host, world.workspace, status, grew=grew)
+    for new in fetched.grew.get(status.attempt, ()):
+        world.emit(
+            LogGrew(
+                task=task.id, attempt=status.attempt, stream=new.stream, path=new.path,
+                size=new.size,
+            )
+        )  # fmt: skip
     if status.progress and (before is None or before.progress != status.progress):
         world.emit(Progressed(task=task.id, progress=status.progress))
 
 
-def exited(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
+def exited(
+    world: World, task: Task, attempt: Attempt, status: JobStatus, out: Mapping[str, Any]
+) -> None:
     """It ended by itself. For a service that is always a failure: it was to go on serving."""
     cls = FailureClass(status.cls or "exit")
     service = task.kind is TaskKind.SERVICE
     if service and cls is FailureClass.OK:
         cls = FailureClass.EXIT
-    out = host.read_out(attempt.id) or {}
     log = end_of_logs(world.workspace, attempt.id) if service else ""
     why = diagnose(log)
     if why is not None and why.kind in OUT_OF_MEMORY:
@@ -256,10 +302,24 @@ def lost(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Ho
     if again is None or not world.may_start:
         return
     job = attempt.detail["job"]
-    report = host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
-    if report.state == "stopped":
-        wait_before_retry(world, task, attempt)
-        world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
+
+    def sweep(_: World) -> StopReport:
+        return host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
+
+    def swept(report: StopReport) -> None:
+        if report.state == "stopped":
+            wait_before_retry(world, task, attempt)
+            world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
+
+    def failed(error: Exception) -> None:
+        if not isinstance(error, RemoteError):
+            raise error
+        world.emit(Problem(text=f"{task.id}: {error}", hint=error.hint, task=task.id))
+
+    world.background.begin(
+        world, attempt.id, task.role or "", sweep,
+        done=swept, failed=failed, keep=True, brief=True,
+    )  # fmt: skip
 
 
 def resume_control(world: World, task: Task, attempt: Attempt) -> None:

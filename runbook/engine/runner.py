@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from remote import Unreachable
 from runbook.engine.events import Info
+from runbook.engine.garbage import shrink_old_jobs
 from runbook.engine.observe import live_attempts, observe
 from runbook.engine.rentals import warn_of_rentals
-from runbook.engine.start import start
+from runbook.engine.start import start, start_key
 from runbook.engine.stopping import WHY_STOPPED, stop_beside
 from runbook.live import write_live
 from runbook.placement import Placement, place
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 POLL_S = (0.3, 2.0)
 """Shortest and longest pause between two looks; it grows while nothing happens."""
 WAITS_TOLD = 20
+START_S = 0.5
+"""How long one look waits for starts; what takes longer is taken over by a later one."""
 STOP_TAKEN_OVER_S = 60.0
 """A stop that another client began is finished by us when it has not moved for so long."""
 
@@ -117,6 +119,7 @@ class Engine:
         self.resume_stops(snapshot)
         warn_of_rentals(self.world, snapshot)
         self.start_ready()
+        shrink_old_jobs(self.world, self.world.store.snapshot())
         write_live(self.world.workspace, self.world.live)
         snapshot = self.world.store.snapshot()
         moving = any(task.state in MOVING for task in snapshot.tasks if self.in_scope(task))
@@ -144,7 +147,7 @@ class Engine:
         )
 
     def start_ready(self) -> None:
-        """Starts what may start, one after the other; each sees the state the one before left."""
+        """Starts what may start, on all hosts at once; each sees the state the one before left."""
         placement = self.placement(self.world.store.snapshot())
         for name, why in list(placement.waiting.items())[:WAITS_TOLD]:
             if why.startswith("waits for") and (name, why) not in self.world.told:
@@ -153,13 +156,14 @@ class Engine:
         for candidate in placement.start:
             snapshot = self.world.store.snapshot()
             task = snapshot.task(candidate.id)
-            if task.state is not TaskState.READY:
-                continue
-            try:
-                if start(self.world, snapshot, task):
-                    self.started.append(task.id)
-            except Unreachable as error:
-                self.world.unreachable(snapshot, task.role or "", error)
+            if task.state is TaskState.READY and not self.world.background.busy(start_key(task.id)):
+                start(self.world, snapshot, task, fits=self.fits, began=self.started.append)
+        self.world.background.settle(self.world, START_S)
+
+    def fits(self, name: str) -> bool:
+        """Whether a task may start as things are now: others were started meanwhile."""
+        chosen = self.placement(self.world.store.snapshot()).start
+        return any(task.id == name for task in chosen)
 
     def resume_stops(self, snapshot: Snapshot) -> None:
         """Finishes stops whose client went away half-way. Stopping twice does no harm."""

@@ -1,21 +1,19 @@
-"""Starting one ready task: plan, pre-check, record the intention, and only then act.
-
-The order is what makes a kill at any point harmless: the attempt is committed with all that a
-second launch needs before the host hears of it, and the host starts an attempt at most once.
-"""
+"""Starting one ready task: plan, pre-check, record the intention, and only then act."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
+from remote import Host, RemoteError, Unreachable
 from runbook.approvals import question
 from runbook.claims import require_free
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
-from runbook.engine.handing import Issued, take_secrets, with_secrets
+from runbook.engine.handing import Issued, take_secrets
+from runbook.engine.launching import begin, launch, ports_of
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.stopping import stop_service
 from runbook.errors import CannotStart
@@ -27,65 +25,133 @@ from state import (
     FailureClass,
     Snapshot,
     Task,
-    TaskKind,
     TaskState,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from runbook.engine.world import World
 
-MEMBER_MARKS = str.maketrans({"[": ".", "]": None, "@": ".", ",": "."})
 FOUND = "found"
 """Key of an attempt's evidence: what an action of the operator's side came to."""
-CONTROL = "control"
-"""Key of an attempt's detail: the step acts from the operator's side, there is no job."""
 
 
-def start(world: World, snapshot: Snapshot, task: Task) -> bool:
-    """Starts a ready task; False when it could not be, which has then been said."""
+def start(
+    world: World,
+    snapshot: Snapshot,
+    task: Task,
+    *,
+    fits: Callable[[str], bool],
+    began: Callable[[str], None],
+) -> None:
+    """Starts a ready task, or says why not.
+
+    What the host is asked for beforehand is asked beside the loop, so that a slow or dead one
+    keeps no task of another host waiting.
+
+    Args:
+        fits: whether the task may still start when all that is known.
+        began: called when an attempt of it is committed.
+    """
+    if not may_begin(world, snapshot, task):
+        return
+
+    def done(prepared: Prepared | None) -> None:
+        now = world.store.snapshot().task(task.id)
+        same = now.state is TaskState.READY and now.definition_hash == task.definition_hash
+        if prepared is not None and same and fits(task.id):
+            act(world, now, prepared, began)
+
+    def failed(error: Exception) -> None:
+        not_prepared(world, task, error)
+
+    try:
+        host = world.host_of(snapshot, task) if task.role else None
+        if host is None:
+            done(prepare(world, task, None))
+        else:
+            world.background.begin(
+                world, start_key(task.id), task.role or "",
+                lambda own: prepare(own, task, host), done=done, failed=failed, brief=True,
+            )  # fmt: skip
+    except (CannotStart, NoHost, RemoteError) as error:
+        failed(error)
+
+
+def start_key(task: str) -> str:
+    """Under which the start of a task is under way."""
+    return f"start {task}"
+
+
+def may_begin(world: World, snapshot: Snapshot, task: Task) -> bool:
+    """Whether no person has to be asked first."""
     try:
         require_free(world.workspace, snapshot, actor=world.store.actor, tasks=[task.id])
     except ClaimHeld as error:
         world.refuse(task, str(error), error.hint)
         return False
-    if wait_for_person(world, snapshot, task):
-        return False
-    try:
-        host = world.host_of(snapshot, task) if task.role else None
-        epoch = see_host(world, snapshot, task.role, host)
-        snapshot = world.store.snapshot()
-        if snapshot.task(task.id).state is not TaskState.READY:
-            return False  # its host was rebooted, and with it went what the task needs
-        context = make_context(
-            world, snapshot, task, host=host, stop_task=partial(stop_service, world)
-        )
-        plan = plan_task(task, context)
-        if not in_turn(world, task, plan):
-            return False
-        if host is not None:
-            precheck(task, plan, host)
-        issued = take_secrets(world, snapshot, task, plan.job.grants if plan.job else ())
-    except (CannotStart, NoHost) as error:
-        world.refuse(task, str(error), getattr(error, "hint", ""))
-        return False
-    except Unreachable as error:
-        world.unreachable(snapshot, task.role or "", error)
-        return False
-    except RemoteError as error:
+    return not wait_for_person(world, snapshot, task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A start of which all is known that the host had to be asked for."""
+
+    host: Host | None
+    epoch: str | None
+    context: StepContext
+    plan: StepPlan
+    issued: Issued
+
+
+def prepare(world: World, task: Task, host: Host | None) -> Prepared | None:
+    """The plan of a task, on the host as it is now, with its conditions looked at.
+
+    None: the host was rebooted, and with it went what the task needs.
+
+    Raises:
+        CannotStart: one of them does not hold.
+    """
+    epoch = see_host(world, world.store.snapshot(), task.role, host)
+    snapshot = world.store.snapshot()
+    if snapshot.task(task.id).state is not TaskState.READY:
+        return None
+    stop = partial(stop_service, world)
+    context = make_context(world, snapshot, task, host=host, stop_task=stop)
+    plan = plan_task(task, context)
+    if host is not None:
+        precheck(task, plan, host)
+    issued = take_secrets(world, snapshot, task, plan.job.grants if plan.job else ())
+    return Prepared(host=host, epoch=epoch, context=context, plan=plan, issued=issued)
+
+
+def not_prepared(world: World, task: Task, error: Exception) -> None:
+    """Says why a task could not be started."""
+    if isinstance(error, Unreachable):
+        world.unreachable(world.store.snapshot(), task.role or "", error)
+    elif isinstance(error, RemoteError):
         world.refuse(task, f"{task.id}: {error}", error.hint)
-        return False
+    elif isinstance(error, (CannotStart, NoHost)):
+        world.refuse(task, str(error), getattr(error, "hint", ""))
+    else:
+        raise error
+
+
+def act(world: World, task: Task, prepared: Prepared, began: Callable[[str], None]) -> None:
+    """Commits the attempt, and does what the plan says."""
+    plan, context, host = prepared.plan, prepared.context, prepared.host
+    if plan.run is None and (plan.job is None or host is None):
+        world.refuse(task, f"{task.id}: the step type `{task.step}` planned nothing to do.")
+        return
+    if not in_turn(world, task, plan):
+        return
+    attempt = begin(world, task, host_name=context.host_name, epoch=prepared.epoch, plan=plan)
+    began(task.id)
     if plan.job is not None and host is not None:
-        attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
-        launch(world, task, attempt, host, issued=issued)
-        return True
-    if plan.run is not None:
-        attempt = begin(world, task, host_name=context.host_name, epoch=epoch, plan=plan)
+        launch(world, task, attempt, host, issued=prepared.issued)
+    else:
         run_control(world, task, attempt, plan, context)
-        return True
-    world.refuse(task, f"{task.id}: the step type `{task.step}` planned nothing to do.")
-    return False
 
 
 def in_turn(world: World, task: Task, plan: StepPlan) -> bool:
@@ -127,13 +193,6 @@ def precheck(task: Task, plan: StepPlan, host: Host) -> None:
             raise CannotStart(*_cannot(task, check, result.evidence))
 
 
-def ports_of(task: Task, plan: StepPlan) -> tuple[int, ...]:
-    """The ports that the step uses and those that the task reserves."""
-    reserved = (name.partition(":") for name in task.resources)
-    own = (int(number) for kind, _, number in reserved if kind == "port")
-    return tuple(sorted({*(plan.job.ports if plan.job else ()), *own}))
-
-
 def _cannot(task: Task, check: Check, evidence: Mapping[str, Any]) -> tuple[str]:
     ((name, args),) = check.items()
     if name == "port_free":
@@ -145,92 +204,6 @@ def _cannot(task: Task, check: Check, evidence: Mapping[str, Any]) -> tuple[str]
     else:
         text = f"Cannot start `{task.id}`: {name} {dict(args)} does not hold: {dict(evidence)}"
     return (text,)
-
-
-def begin(
-    world: World, task: Task, *, host_name: str, epoch: str | None, plan: StepPlan
-) -> Attempt:
-    """Commits the intention: a new attempt with all that a later client needs to go on with it."""
-    detail: dict[str, Any] = {
-        "summary": list(plan.summary),
-        "done_when": _plain(plan.done_when),
-        "ready_when": _plain(plan.ready_when),
-        "ready_within_s": plan.ready_within_s,
-        **({"watch": dict(plan.watch)} if plan.watch else {}),
-        "out": dict(plan.out),
-    }
-    if plan.job is None:
-        detail[CONTROL] = True
-    else:
-        detail["job"] = {
-            "argv": list(plan.job.argv),
-            "env": dict(plan.job.env),
-            "cwd": plan.job.cwd,
-            "time_limit_s": plan.job.time_limit_s or task.definition.get("timeout_s"),
-            "ports": list(ports_of(task, plan)),
-            "gpus": [name for name in task.resources if name.startswith("gpu:")],
-            "grace_s": plan.job.grace_s,
-            "secrets": list(task.definition.get("secrets") or ()),
-            "grants": [dict(grant) for grant in plan.job.grants],
-        }
-    to = TaskState.STARTING if task.kind is TaskKind.SERVICE else TaskState.ACTIVE
-    with world.store.write(lease=world.lease) as tx:
-        # A task with a lost attempt is ready only by somebody's decision to supersede it.
-        attempt = tx.create_attempt(
-            task.id, host=host_name, epoch=epoch, detail=detail, supersede=True
-        )
-        tx.move_task(task.id, to, expect={task.state})
-    world.announce(task, to)
-    return attempt
-
-
-def _plain(checks: Sequence[Check]) -> list[dict[str, Any]]:
-    return [{name: dict(args)} for check in checks for name, args in check.items()]
-
-
-def spec_of(attempt: Attempt) -> JobSpec:
-    """The launch of an attempt, the same however often it is asked for."""
-    job = attempt.detail["job"]
-    return JobSpec(
-        attempt=attempt.id,
-        task=host_name_of(attempt.task),
-        generation=attempt.generation,
-        argv=tuple(job["argv"]),
-        env=job["env"],
-        cwd=job["cwd"],
-        time_limit_s=job["time_limit_s"],
-        ports=tuple(job["ports"]),
-        resources=tuple(job.get("gpus", ())),
-        grace_s=job["grace_s"],
-    )
-
-
-def host_name_of(task_id: str) -> str:
-    """The task's name in folders and variables of the host: `make[3]` is `make.3` there."""
-    return task_id.translate(MEMBER_MARKS)
-
-
-def launch(
-    world: World, task: Task, attempt: Attempt, host: Host, *, issued: Issued | None = None
-) -> None:
-    """Asks the host to run the attempt. Safe to repeat: it starts at most once."""
-    try:
-        host.launch(with_secrets(world, attempt, spec_of(attempt), issued))
-    except CannotStart as error:
-        world.refuse(task, f"{task.id}: not launched: {error}", error.hint)
-    except Unreachable as error:
-        world.unreachable(world.store.snapshot(), task.role or "", error)
-    except RemoteError as error:
-        held = isinstance(error, HostFenceHeld)
-        world.move(
-            world.store.snapshot().task(task.id),
-            TaskState.ATTENTION if held else TaskState.FAILED,
-            reason=f"held on the host: {error} ({error.hint})" if held else f"not started: {error}",
-            attempt=attempt,
-            attempt_to=AttemptState.NEVER_STARTED,
-            cls=FailureClass.NEVER_STARTED,
-            evidence={"error": str(error), "hint": error.hint},
-        )
 
 
 def run_control(

@@ -50,6 +50,10 @@ class World:
     """By attempt: what is known of a server that serves."""
     loads: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By attempt: its load, as a progress line."""
+    next_garbage: dict[str, float] = field(default_factory=dict)
+    """When old jobs of a machine are shrunk next (our own monotonic clock), by role."""
+    shrunk: set[str] = field(default_factory=set)
+    """Attempts of which this engine has asked their machine to keep less."""
     told: set[tuple[str, ...]] = field(default_factory=set)
     """Warnings that are given once."""
     background: Background = field(default_factory=Background)

@@ -64,6 +64,13 @@ class PortFreeCheck(CheckArgs):
     port: Port
 
 
+class GpuFreeCheck(CheckArgs):
+    """No more than a little memory of these GPUs is in use, by whomever; 1 GiB unless said."""
+
+    gpus: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    max_bytes: Size | None = None
+
+
 class HttpCheck(CheckArgs):
     """The URL answers with the status and, where given, contains the text."""
 
@@ -141,6 +148,7 @@ CHECKS: dict[str, type[CheckArgs]] = {
     "command": CommandCheck,
     "file": FileCheck,
     "free_space": FreeSpaceCheck,
+    "gpu_free": GpuFreeCheck,
     "http": HttpCheck,
     "http_generate": HttpGenerateCheck,
     "http_identity": HttpIdentityCheck,

@@ -9,6 +9,7 @@ from pydantic import Field
 from runbook.steps.base import JobPlan, Step, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, told
 from runbook.steps.object_args import StoreArgs, signed_listing
+from runbook.steps.slow import warned
 from runbook.units import Size  # noqa: TC001 (pydantic reads it)
 
 # Which of the two it became is known to the payload alone. It is kept beside the copy on disk, so
@@ -91,6 +92,7 @@ class ModelCopy(Step[ModelCopyArgs]):
             summary=(
                 f"copy {args.source} to {args.shm}, or to {args.disk} when memory is short",
                 *told(job, ctx),
+                *warned(ctx, args.source, args.disk),
             ),
             job=job,
             done_when=(

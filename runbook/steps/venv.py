@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, flags, shipped, told
+from runbook.steps.slow import warned
 from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
 
 
@@ -106,7 +107,7 @@ class Venv(Step[VenvArgs]):
         if args.env:
             imports["env"] = args.env
         return StepPlan(
-            summary=told(job, ctx),
+            summary=(*told(job, ctx), *warned(ctx, args.dest)),
             job=job,
             done_when=({"python_imports": imports},),
             out={"path": args.dest, "python": python},

@@ -83,7 +83,7 @@ class HostVerbs(ConfirmVerbs):
     def _meet(self, binding: HostBinding) -> tuple[HostBinding, Identity, Mapping[str, Any]]:
         host = self._hosts.meet(binding)
         try:
-            identity, facts = host.identity(), host.facts()
+            identity, facts = host.identity(), host.facts(look_at=[binding.work])
             return replace(binding, host_key=host.transport.host_key or None), identity, facts
         finally:
             host.close()
@@ -171,7 +171,8 @@ class HostVerbs(ConfirmVerbs):
         self.require_role(role)
         snapshot = self.snapshot()
         host = self._hosts.of_role(snapshot, role)
-        facts, identity = host.facts(), host.identity()
+        facts = host.facts(look_at=[snapshot.host(role).work])
+        identity = host.identity()
         with self._write() as tx:
             settle(tx, snapshot, role, identity, facts, before=snapshot.host(role))
         self.write_progress()

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from remote import Unreachable
+from runbook.engine.launching import CONTROL
 from runbook.engine.observe import live_attempts
 from runbook.engine.reconcile import Seen, look_again
 from runbook.engine.runner import Engine, needed_for
-from runbook.engine.start import CONTROL
 from runbook.engine.stopping import live_attempt, stop_attempt
 from runbook.engine.watch import Once, Watch
 from runbook.errors import Exit, RunbookError

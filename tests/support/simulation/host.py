@@ -45,7 +45,7 @@ class SimulatedHost:
     def identity(self) -> Identity:
         return self._call(lambda state: self._identity(state))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, **_: Any) -> dict[str, Any]:
         return self._call(lambda _: dict(FACTS))
 
     def ship(self, files: Mapping[str, bytes], *, name: str) -> str:

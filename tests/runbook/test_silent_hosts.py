@@ -1,0 +1,99 @@
+"""A host that says nothing keeps no task of another host waiting: not a start, not a log."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from remote import LocalTransport, Result
+from runbook.engine.hosts import Hosts
+from runbook.engine.quiet import QuietHost
+from state import HostBinding
+from tests.support.deadline import wait_for
+from tests.support.workspaces import make, states
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+HEAD = """\
+version: 1
+name: two
+title: Two machines
+hosts:
+  slow: {title: says nothing}
+  box: {title: answers}
+phases: {one: One}
+tasks:
+"""
+TASKS = """\
+  silent:
+    title: On the one that says nothing
+    phase: one
+    host: slow
+    step: shell
+    with: {sh: "echo from afar"}
+  first:
+    title: First
+    phase: one
+    host: box
+    step: shell
+    with: {sh: "echo one"}
+  second:
+    title: Second
+    phase: one
+    host: box
+    needs: [first]
+    step: shell
+    with: {sh: "echo two"}
+"""
+
+
+class Gated(LocalTransport):
+    """This machine; some of its requests wait until the gate is opened."""
+
+    def __init__(self, verbs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.verbs = verbs
+        self.gate = threading.Event()
+        self.waiting = 0
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
+        if not self.verbs or argv[-1] in self.verbs:
+            self.waiting += not self.gate.is_set()
+            self.gate.wait(90)
+        return super().run(argv, input=input, timeout=timeout)
+
+
+@pytest.mark.parametrize("verbs", [(), ("launch",), ("read",), ("read_out",)], ids=str)
+def test_others_go_on(tmp_path: Path, monkeypatch, verbs: tuple[str, ...]) -> None:
+    with make(tmp_path, TASKS, head=HEAD) as service:
+        (box,) = service.snapshot().hosts
+        service.bind("slow", HostBinding(
+            role="slow", kind="local", root=f"{box.root}-2", work=f"{box.work}-2",
+        ))  # fmt: skip
+        gated = Gated(verbs)
+
+        def meet(self: Hosts, binding: HostBinding) -> Any:
+            transport = gated if binding.role == "slow" else LocalTransport()
+            return QuietHost(
+                transport, root=binding.root, workspace_id=self.workspace_id, secrets=self.secrets
+            )
+
+        monkeypatch.setattr(Hosts, "meet", meet)
+        running = threading.Thread(target=service.run)
+        running.start()
+        try:
+            wait_for(lambda: gated.waiting, limit_s=60, what="the silence")
+            wait_for(
+                lambda: states(service)["second"] == "done",
+                limit_s=60,
+                what="the other host's tasks",
+            )
+            assert states(service)["silent"] != "done"
+        finally:
+            gated.gate.set()
+            running.join()
+        assert set(states(service).values()) == {"done"}
