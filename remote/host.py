@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
-import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from remote import transfer, transfer_pull, transfer_push
-from remote.errors import (
-    CommandFailed,
-    HostFenceHeld,
-    LaunchFailed,
-    NoRoom,
-    RemoteError,
-    StaleGeneration,
-    TransferFailed,
-    Unreachable,
-)
+from remote.errors import HostFenceHeld, LaunchFailed, RemoteError, Unreachable
+from remote.host_files import HostFiles
 from remote.model import (
     CheckResult,
     Claim,
@@ -32,37 +21,14 @@ from remote.model import (
     StopReport,
     Stream,
 )
-from remote.program import ROUND_TRIP_S, Program
+from remote.program import ROUND_TRIP_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from remote.stream import Stream as BlockStream
-    from remote.transport import Transport
+    from collections.abc import Iterable, Mapping, Sequence
 
 
-class Host:
-    """One machine. Holds no state about jobs: it asks, every time."""
-
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        root: str,
-        workspace_id: str,
-        inject: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.transport = transport
-        self.root = root
-        self.workspace_id = workspace_id
-        self.last_identity: Identity | None = None
-        # inject: faults, for tests; see supervisor.INJECT
-        self._program = Program(root=root, workspace_id=workspace_id, inject=inject or {})
-
-    @property
-    def label(self) -> str:
-        return self.transport.label
+class Host(HostFiles):
+    """One machine: what it is, and the jobs on it."""
 
     # --- the machine ---
 
@@ -268,107 +234,6 @@ class Host:
         """What the payload wrote to $RUNBOOK_OUT; None when it is absent or no JSON object."""
         out: dict[str, Any] | None = self._verb("read_out", {"attempt": attempt})["out"]
         return out
-
-    # --- files ---
-
-    def ship(self, files: Mapping[str, bytes], *, name: str) -> str:
-        """Put small files on the host under their content hash; the directory they are in."""
-        digest = hashlib.sha256()
-        for path in sorted(files):
-            digest.update(f"{path}\0{len(files[path])}\0".encode())
-            digest.update(files[path])
-        body = {
-            "name": f"{name}-{digest.hexdigest()[:16]}",
-            "files": {path: base64.b64encode(data).decode() for path, data in files.items()},
-        }
-        return str(self._verb("ship", body, timeout=5 * ROUND_TRIP_S)["path"])
-
-    def read_file(self, path: str, limit: int) -> bytes:
-        return base64.b64decode(self._verb("read_file", {"path": path, "limit": limit})["data"])
-
-    def push(
-        self,
-        local: Path,
-        remote: str,
-        *,
-        progress: Callable[[transfer.Progress], None] | None = None,
-        headroom: int = transfer.HEADROOM,
-        patience_s: float = transfer.PATIENCE_S,
-    ) -> transfer.Report:
-        """Send a file or a tree to exactly this path; the same call goes on after a cut.
-
-        Raises:
-            NoRoom: the space there, less the headroom, is short.
-            Unreachable: no block arrived for `patience_s`. What arrived is kept.
-        """
-        return transfer_push.push(
-            self, local, remote, progress=progress, headroom=headroom, patience_s=patience_s
-        )
-
-    def pull(
-        self,
-        remote: str,
-        local: Path,
-        *,
-        progress: Callable[[transfer.Progress], None] | None = None,
-        headroom: int = transfer.HEADROOM,
-        patience_s: float = transfer.PATIENCE_S,
-    ) -> transfer.Report:
-        """Fetch a file or a tree from the host, as `push` sends one."""
-        return transfer_pull.pull(
-            self, remote, local, progress=progress, headroom=headroom, patience_s=patience_s
-        )
-
-    def transfer_verb(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One request of a transfer, on the connection that no poll waits for."""
-        answer = self._verb(verb, body, refusals=True, over=self.transport.bulk())
-        self.transfer_answered(answer, body)
-        return answer
-
-    @contextlib.contextmanager
-    def transfer_stream(self, verb: str, body: Mapping[str, Any]) -> Iterator[BlockStream]:
-        """Blocks to the host, or from it, on that connection too."""
-        bulk = self.transport.bulk()
-        with self._program.stream(verb, body, over=bulk, timeout=ROUND_TRIP_S) as stream:
-            yield stream
-
-    def transfer_answered(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Raises what a refusal means."""
-        if answer["ok"]:
-            return
-        if answer["error"] == "cut":
-            raise Unreachable(f"{self.label}: {answer['message']}")
-        if answer["error"] == "no_room":
-            need, free = answer["need"], answer["free"]
-            where, headroom = f"{body['path']} on {self.label}", int(body["headroom"])
-            raise NoRoom(where, need=need, free=free, headroom=headroom)
-        raise TransferFailed(f"{self.label} cannot go on with it: {answer['message']}")
-
-    def close(self) -> None:
-        self.transport.close()
-
-    def _verb(
-        self,
-        verb: str,
-        body: Mapping[str, Any],
-        *,
-        timeout: float = ROUND_TRIP_S,
-        refusals: bool = False,
-        over: Transport | None = None,
-    ) -> dict[str, Any]:
-        try:
-            answer = self._program.ask(verb, body, over=over or self.transport, timeout=timeout)
-        except CommandFailed as failed:
-            if verb == "launch":  # it may have died after the start
-                raise Unreachable(failed.message, hint="ask for the attempt's state") from failed
-            raise
-        if "identity" in answer:
-            self.last_identity = Identity(host_key=self.transport.host_key, **answer["identity"])
-        if not answer["ok"] and not refusals:
-            if answer["error"] == "stale_generation":
-                raise StaleGeneration(f"{self.label} refuses to {verb}: {answer['message']}")
-            raise RemoteError(f"{self.label} cannot {verb}: {answer['message']}")
-        return answer
 
 
 def _job_status(found: Mapping[str, Any]) -> JobStatus:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from remote.host import Host
+    from remote.host_files import HostFiles
 
 BLOCK = 4 << 20
 HEADROOM = 1 << 30
@@ -93,7 +93,7 @@ class Meter:
 
     def copying(self) -> None:
         """From now on bytes travel."""
-        self._copying_since = self._copying_since or time.monotonic()
+        self._copying_since = time.monotonic()
 
     def add(self, phase: str, done: int, *, sent: int = 0, force: bool = False) -> None:
         now = time.monotonic()
@@ -114,7 +114,12 @@ class Meter:
             )
         )  # fmt: skip
 
+    def count(self, entries: Sequence[Entry]) -> None:
+        """What there is to do."""
+        self.total, self.files = sum(entry.size for entry in entries), len(entries)
+
     def report(self) -> Report:
+        self.add("proving", 0, force=True)
         return Report(
             files=self.files, bytes=self.total, sent=self.sent, cuts=self.cuts,
             seconds=round(time.monotonic() - self.began, 3),
@@ -124,9 +129,11 @@ class Meter:
 class Link:
     """Requests of one transfer; repeats what a cut took, for as long as it makes progress."""
 
-    def __init__(self, host: Host, meter: Meter, patience_s: float) -> None:
+    def __init__(
+        self, host: HostFiles, tell: Callable[[Progress], None] | None, patience_s: float
+    ) -> None:
         self.host = host
-        self.meter = meter
+        self.meter = Meter(tell)
         self.patience_s = patience_s
         self._silent_since: float | None = None
         self._tries = 0
@@ -186,6 +193,18 @@ def keep_equal(meter: Meter, entry: Entry, right: dict[int, str], found: list[st
 def missing(entries: list[Entry]) -> list[tuple[Entry, int]]:
     """The blocks that are still to travel, in order."""
     return [(entry, block) for entry in entries for block in sorted(entry.missing)]
+
+
+def carry(
+    link: Link, entries: list[Entry], move: Callable[[list[tuple[Entry, int]]], None]
+) -> None:
+    """Moves all missing blocks, again after each cut."""
+    link.meter.copying()
+    while blocks := missing(entries):
+        try:
+            move(blocks)
+        except Unreachable as error:
+            link.cut(error)
 
 
 def name_of(base: str, entry: Entry) -> str:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote.errors import NoRoom, TransferFailed, Unreachable
+from remote.errors import NoRoom, TransferFailed
 from remote.supervisor.blocks import partial, write_block
 from remote.supervisor.files import free_bytes, sync_dir
 from remote.transfer import (
@@ -15,12 +15,11 @@ from remote.transfer import (
     PATIENCE_S,
     Entry,
     Link,
-    Meter,
     Progress,
     Report,
+    carry,
     digests_of,
     keep_equal,
-    missing,
     name_of,
     reading,
 )
@@ -28,14 +27,14 @@ from remote.transfer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from remote.host import Host
+    from remote.host_files import HostFiles
 
 AT_ONCE = 4096
 """Blocks to a command: their names travel before them."""
 
 
 def pull(
-    host: Host,
+    host: HostFiles,
     remote: str,
     local: Path,
     *,
@@ -44,8 +43,7 @@ def pull(
     patience_s: float = PATIENCE_S,
 ) -> Report:
     """Fetch a file or a tree. Files that are here with the same content are not fetched."""
-    meter = Meter(progress)
-    link = Link(host, meter, patience_s)
+    link = Link(host, progress, patience_s)
     listing = link.ask("list", {"path": remote})
     entries = [
         Entry(path=one["path"], size=one["size"], mode=one["mode"], stamp=one["stamp"])
@@ -54,20 +52,15 @@ def pull(
     for name in [entry.path for entry in entries] + listing["folders"]:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise TransferFailed(f"{host.label} names {name!r}, which leaves its folder")
-    meter.total, meter.files = sum(entry.size for entry in entries), len(entries)
+    link.meter.count(entries)
     make_room(local, entries, listing["folders"], headroom)
     compare_with_here(link, local, remote, entries)
-    while blocks := missing(entries):
-        try:
-            fetch(link, local, remote, blocks[:AT_ONCE])
-        except Unreachable as error:
-            link.cut(error)
+    carry(link, entries, lambda blocks: fetch(link, local, remote, blocks[:AT_ONCE]))
     for entry in entries:
         if entry.have != "final":
             finish(local, entry)
-            meter.add("proving", 0)
-    meter.add("proving", 0, force=True)
-    return meter.report()
+            link.meter.add("proving", 0)
+    return link.meter.report()
 
 
 def make_room(local: Path, entries: list[Entry], folders: list[str], headroom: int) -> None:
@@ -123,7 +116,6 @@ def fetch(link: Link, local: Path, remote: str, blocks: list[tuple[Entry, int]])
         for entry, block in blocks
     ]
     body = {"path": remote, "frames": frames}
-    link.meter.copying()
     with link.host.transfer_stream("get", body) as stream:
         for entry, block in blocks:
             head = stream.next()
@@ -143,7 +135,7 @@ def fetch(link: Link, local: Path, remote: str, blocks: list[tuple[Entry, int]])
             link.meter.add("copying", len(data), sent=len(data))
 
 
-def changed(host: Host, remote: str, entry: Entry) -> TransferFailed:
+def changed(host: HostFiles, remote: str, entry: Entry) -> TransferFailed:
     return TransferFailed(
         f"{name_of(remote, entry)} on {host.label} was changed while it was fetched",
         hint="wait until it is whole, and fetch it again",

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote.errors import TransferFailed, Unreachable
+from remote.errors import TransferFailed
 from remote.supervisor.blocks import ahead, read_block, stamp
 from remote.transfer import (
     BLOCK,
@@ -17,12 +17,11 @@ from remote.transfer import (
     PATIENCE_S,
     Entry,
     Link,
-    Meter,
     Progress,
     Report,
+    carry,
     digests_of,
     keep_equal,
-    missing,
     name_of,
     reading,
 )
@@ -30,11 +29,11 @@ from remote.transfer import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from remote.host import Host
+    from remote.host_files import HostFiles
 
 
 def push(
-    host: Host,
+    host: HostFiles,
     local: Path,
     remote: str,
     *,
@@ -44,19 +43,14 @@ def push(
 ) -> Report:
     """Send a file or a tree. Files that the host has with the same content are not sent."""
     entries, folders = scan(local)
-    meter = Meter(progress)
-    meter.total, meter.files = sum(entry.size for entry in entries), len(entries)
-    link = Link(host, meter, patience_s)
+    link = Link(host, progress, patience_s)
+    link.meter.count(entries)
     listed = [{"path": e.path, "size": e.size, "mode": e.mode} for e in entries]
     ask = {"path": remote, "files": listed, "folders": folders, "headroom": headroom}
     for entry, have in zip(entries, link.ask("put_open", ask)["have"], strict=True):
         entry.have = have
     compare_with_host(link, local, remote, entries)
-    while blocks := missing(entries):
-        try:
-            send(link, local, remote, blocks)
-        except Unreachable as error:
-            link.cut(error)
+    carry(link, entries, lambda blocks: send(link, local, remote, blocks))
     unnamed = [entry for entry in entries if entry.have != "final"]
     stamps = prove_on_host(link, remote, unnamed)
     closing = [
@@ -64,8 +58,7 @@ def push(
     ]
     if closing:
         link.ask("put_close", {"path": remote, "files": closing})
-    meter.add("proving", 0, force=True)
-    return meter.report()
+    return link.meter.report()
 
 
 def scan(local: Path) -> tuple[list[Entry], list[str]]:
@@ -119,7 +112,6 @@ def compare_with_host(link: Link, local: Path, remote: str, entries: list[Entry]
 def send(link: Link, local: Path, remote: str, blocks: list[tuple[Entry, int]]) -> None:
     """Streams blocks, and notes each that the host says to have written."""
     body = {"path": remote}
-    link.meter.copying()
     with link.host.transfer_stream("put", body) as stream:
         stream.feed(pieces(local, blocks))
         for entry, block in blocks:

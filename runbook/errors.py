@@ -107,5 +107,5 @@ def _of_a_host(error: Exception) -> Explained | None:
 
 def _when(error: RemoteError) -> str:
     """The hint, and when a host that is left alone is tried again."""
-    wait = f"next try in {error.retry_in_s:.0f} s" if error.retry_in_s else ""
+    wait = f"next try in {error.retry_in_s:.0f} s" if (error.retry_in_s or 0) >= 1 else ""
     return "; ".join(part for part in (error.hint, wait) if part)

@@ -40,6 +40,8 @@ class SlowFolder:
 
 def slow_folder(facts: Mapping[str, Any], path: str) -> SlowFolder | None:
     """What the facts of a host say against a folder of it; None when they say nothing."""
+    if path.startswith("~"):
+        path = f"{facts.get('home', '')}{path[1:]}"
     mount = mount_of(facts, path)
     kind, network = str(mount.get("type", "")), bool(mount.get("network"))
     here = [row for row in radar_rows(facts) if mount_of(facts, row["path"]) == mount]

@@ -224,7 +224,9 @@ def check_gpu_free(args: JSON) -> Verdict:
     if not found and program() is not None:
         return "unknown", {"error": "nvidia-smi does not answer"}
     if not wanted <= set(found):
-        return verdict(False, found="no such GPU", gpus=sorted(wanted - set(found)))
+        absent = sorted(wanted - set(found))
+        names = ", ".join(str(index) for index in absent)
+        return verdict(False, found=f"the machine has no GPU {names}", gpus=absent)
     users = [
         dict(user, gpu=index) for index in sorted(wanted) for user in found[index]["processes"]
     ]

@@ -72,12 +72,17 @@ def _transfer(
         if as_json:
             answer("host", service.store.revision(), {"role": role, "report": done})
             return
-    rate = done.sent / done.seconds if done.seconds else 0.0
-    cuts = f", {done.cuts} cuts" if done.cuts else ""
-    report.line(
-        f"{done.files} files, {show_bytes(done.bytes)}, equal by sha256; {show_bytes(done.sent)} "
-        f"travelled in {done.seconds:.1f} s ({show_bytes(int(rate))}/s{cuts})"
-    )
+    report.line(_done(done))
+
+
+def _done(done: Report) -> str:
+    files = "1 file" if done.files == 1 else f"{done.files} files"
+    said = f"{files}, {show_bytes(done.bytes)}, equal by sha256"
+    if not done.sent:
+        return f"{said}; all of it was there already ({done.seconds:.1f} s)"
+    rate = show_bytes(int(done.sent / done.seconds)) if done.seconds else "0 B"
+    cuts = f", cut {done.cuts} times" if done.cuts else ""
+    return f"{said}; {show_bytes(done.sent)} travelled in {done.seconds:.1f} s ({rate}/s{cuts})"
 
 
 def _show(progress: Progress) -> None:

@@ -41,7 +41,7 @@ def host_command() -> None:
 @host_command.command("bind")
 @click.argument("role")
 @click.argument("target")
-@click.option("-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
+@click.option("-p", "-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
 @click.option("--root", default="", help="Where jobs are kept on the host.")
 @click.option("--work", default="", help="Where data goes on the host.")
 @click.option(
@@ -67,7 +67,7 @@ def bind_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Say which machine plays ROLE: `local`, or user@address.
+    """Say which machine plays ROLE: `local`, or user@address, or user@address:port.
 
     Example: runbook host bind box local
     """
@@ -166,6 +166,9 @@ def binding_of(
             work=work or str(workspace.root / "work"),
         )
     user, at, address = target.rpartition("@")
+    name, colon, number = address.partition(":")
+    if colon and number.isdigit():  # of an IPv6 address there is more than one colon
+        address, port = name, int(number)
     address = address.removeprefix("[").removesuffix("]")  # an IPv6 address
     if not address:
         raise RunbookError(f"`{target}` names no machine.", hint="Write `local` or user@address.")

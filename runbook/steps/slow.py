@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def warned(ctx: StepContext, *paths: str) -> Iterator[str]:
     """A line for each slow folder among these, told too when the step really starts."""
-    for path in dict.fromkeys(path for path in paths if path.startswith("/")):  # no s3://
+    for path in dict.fromkeys(path for path in paths if path.startswith(("/", "~"))):  # no s3://
         found = slow_folder(ctx.facts, path)
         if found is not None and found.why == NOT_MEASURED and ctx.host is not None:
             rows = ctx.host.radar([path, str(PurePosixPath(path).parent)])

@@ -146,14 +146,16 @@ class HostVerbs(ConfirmVerbs):
         self, role: str, local: Path, remote: str, progress: Callable[[Progress], None]
     ) -> Report:
         """Sends a file or a tree, proved equal by hashes. Raises TransferFailed, Unreachable."""
-        self.require_role(role)
+        binding = self._bound(role)
+        _require_whole(remote, binding)
         return self._hosts.of_role(self.snapshot(), role).push(local, remote, progress=progress)
 
     def get(
         self, role: str, remote: str, local: Path, progress: Callable[[Progress], None]
     ) -> Report:
         """Fetches a file or a tree; proved equal by its hashes."""
-        self.require_role(role)
+        binding = self._bound(role)
+        _require_whole(remote, binding)
         return self._hosts.of_role(self.snapshot(), role).pull(remote, local, progress=progress)
 
     def clean(self, role: str, *, keep: int, older_than_s: float) -> list[Shrunk]:
@@ -177,3 +179,12 @@ class HostVerbs(ConfirmVerbs):
             settle(tx, snapshot, role, identity, facts, before=snapshot.host(role))
         self.write_progress()
         return facts
+
+
+def _require_whole(path: str, binding: HostBinding) -> None:
+    if not path.startswith(("/", "~")):
+        raise RunbookError(
+            f"`{path}` is no whole path on {binding.role}.",
+            hint=f"Write all of it, such as {binding.work}/{path}.",
+            exit_code=Exit.USAGE,
+        )

@@ -44,6 +44,7 @@ def test_old_jobs_shrink_to_their_outcome(tmp_path: Path) -> None:
     [
         (("put", "box", "nothing", "/tmp/x"), "does not exist"),
         (("get", "box", "/nothing/there", "x"), "No such file"),
+        (("put", "box", "runbook.yaml", "data"), "/work/data"),
         (("put", "bix", "runbook.yaml", "/tmp/x"), "no host role `bix`"),
         (("clean", "box", "--older-than", "soon"), "--older-than"),
     ],

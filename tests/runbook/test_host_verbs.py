@@ -226,6 +226,16 @@ def test_a_shell_is_the_users_own_ssh_with_the_pinned_key(
     assert "verification failed" in refused.stderr
 
 
+@pytest.mark.parametrize("way", ["-p", "address"])
+def test_a_port_is_given_as_people_are_used_to(folder: Path, sshd: Sshd, way: str) -> None:
+    given = [f"{sshd.user}@127.0.0.1", "-p", str(sshd.port)]
+    if way == "address":
+        given = [f"{sshd.user}@127.0.0.1:{sshd.port}"]
+    done = cli(folder, "host", "bind", "box", *given, "--accept-fingerprint", fingerprint(sshd))
+    assert done.returncode == 0, done.stderr
+    assert [(host.address, host.port) for host in bound(folder)] == [("127.0.0.1", sshd.port)]
+
+
 def test_a_shell_here_is_in_the_folder_of_the_jobs(tmp_path: Path) -> None:
     make(tmp_path, TASKS).close()
     done = cli(tmp_path, "host", "shell", "box", "-c", "pwd")
