@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.setup import bundled
+from runbook.plan import load_text
 from tests.support.workspaces import cli
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -37,6 +38,24 @@ def test_each_tells_every_command_before_anything_is_rented(tmp_path: Path, name
     assert "not known yet" not in said
     for words in ("sglang serve", "dflash generate", "dflash put", "dflash plan", "dflash train"):
         assert words in said
+
+
+def test_a_second_generation_box_is_one_line() -> None:
+    path = REPOSITORY / "runbook" / "library" / "qwen3.6-27b-dflash.yaml"
+    text = path.read_text(encoding="utf-8")
+    one = load_text(text, path="r", params={})
+    text = text.replace("  cpu: {", "  gen-2: {group: generators}\n  cpu: {", 1)
+    two = {task.id: task for task in load_text(text, path="r", params={}).tasks}
+    added = {task for task in two if task not in {task.id for task in one.tasks}}
+    assert {task.partition("@")[2].partition("[")[0] or task for task in added} == {
+        "gen-2", "download[gen-2,completions]", "download[gen-2,about]",
+    }  # fmt: skip
+    shares = [two[f"share@{box}"].args["sh"].split("'")[1] for box in ("gen", "gen-2")]
+    assert shares == ["NR % 2 == 0", "NR % 2 == 1"], "each line on one of them"
+    own = [f"${{task.serve@gen-2[{port}].out.url}}" for port in range(30000, 30007)]
+    assert two["generate@gen-2"].args["servers"] == own
+    waits = {need.task for need in two["tokenize"].needs}
+    assert "download[gen-2,completions]" in waits
 
 
 def test_no_figure_of_one_run_is_in_a_runbook() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
-from runbook.forecast import OUT, forecasts
+from runbook.forecast import OUT, RAN_S, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
 from tests.state.builders import graph, load
 
@@ -56,7 +56,15 @@ def fill(store: Store, text: str, binding: HostBinding = BOX, **extra: dict[str,
         tx.bind_host(binding)
 
 
-def run(store: Store, clock: Clock, name: str, hours: float, **out: float) -> None:
+def run(
+    store: Store,
+    clock: Clock,
+    name: str,
+    hours: float,
+    *,
+    ran_s: float | None = None,
+    **out: float,
+) -> None:
     with store.write() as tx:
         attempt = tx.create_attempt(name, host="box", epoch="e")
         tx.move_task(name, TaskState.ACTIVE, expect={TaskState.READY})
@@ -71,7 +79,7 @@ def run(store: Store, clock: Clock, name: str, hours: float, **out: float) -> No
             AttemptState.VERIFIED,
             expect={AttemptState.COLLECTING},
             cls=FailureClass.OK,
-            evidence={OUT: out},
+            evidence={OUT: out, **({} if ran_s is None else {RAN_S: ran_s})},
         )
         tx.move_task(name, TaskState.DONE, expect={TaskState.VERIFYING})
 
@@ -258,3 +266,11 @@ def test_a_family_shares_the_amount(store: Store, clock: Clock) -> None:
     coming = {row.task: row.to_come for row in measure(store.snapshot(), clock.now).tasks}
     hours = [coming[f"all@{box}"].seconds / 3600 for box in "ab"]
     assert hours == [22.5, 45.0], "half of it each, at its own rate"
+
+
+def test_what_ended_while_nobody_looked_took_no_longer_for_it(store: Store, clock: Clock) -> None:
+    fill(store, "pilot; all: pilot", all=LIKE)
+    run(store, clock, "pilot", 9, ran_s=900, rows=500)  # a laptop that slept through the night
+    estimates = Estimates(store.snapshot())
+    found = [estimates.of(store.snapshot().task(name)) for name in ("pilot", "all")]
+    assert [one.seconds / 3600 for one in found if one] == [0.25, 45.0]

@@ -10,6 +10,7 @@ import pytest
 
 from runbook.engine import runner
 from runbook.engine.events import Problem, TaskMoved
+from runbook.engine.finish import finish
 from runbook.engine.runner import RACES_IN_A_ROW
 from runbook.errors import RunbookError
 from state import AttemptState, FailureClass, LeaseHeld, StateMoved, TaskState
@@ -331,3 +332,22 @@ def _alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_an_end_that_is_seen_while_somebody_stops_it_is_theirs(tmp_path: Path) -> None:
+    """The host was asked, a task beside the loop stopped it meanwhile, and then the answer came."""
+    task = """\
+  long:
+    title: Long
+    phase: one
+    step: shell
+    with: {argv: [sleep, "300"]}
+"""
+    with make(tmp_path, task) as service:
+        left = threading.Event()
+        service.run(stop_event=left, listen=lambda _: left.set())
+        service.stop("long")
+        (attempt,) = service.snapshot().attempts_of("long")
+        finish(service._world(), "long", attempt.id, cls=FailureClass.OK, out={}, evidence={})
+        assert service.snapshot().attempts_of("long")[0].state is AttemptState.STOPPED
+        assert states(service) == {"long": "gated"}
