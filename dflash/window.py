@@ -78,6 +78,7 @@ class Window:
 
     def forget(self) -> None:
         """The server was away; what it could do before is no promise."""
+        self._ramping = True
         self._told, self._began, self._before, self._hold = False, None, None, 0
 
     def _judge(self, rate: float) -> None:

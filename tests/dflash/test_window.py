@@ -97,6 +97,19 @@ def test_one_overload_cuts_once_however_many_requests_tell_of_it() -> None:
     assert window.limit == 49
 
 
+def test_after_an_outage_the_ramp_begins_again() -> None:
+    server, window = Told(100), Window(limit=64, ceiling=256)
+    for n in range(12):  # turned away while it starts
+        window.overloaded(sent=float(n), now=n + 0.5)
+    assert window.limit == 1
+    window.forget()
+    looks = 0
+    while window.limit < 100:
+        server.look(window)
+        looks += 1
+    assert looks <= 14
+
+
 def test_the_limit_stays_within_its_bounds() -> None:
     window = Window(limit=1, ceiling=4)
     window.overloaded(sent=0.0, now=1.0)
