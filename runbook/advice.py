@@ -32,19 +32,22 @@ def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
 
 
 def _on(
-    task: Task, verb: str, reason: str, command: str = "", *, person: bool = False
+    task: Task, verb: str, reason: str, command: str = "", *, said: str = "", person: bool = False
 ) -> NextAction:
     command = command or f"runbook {verb} {quote(task.id)}"
-    return NextAction(verb=verb, task=task.id, command=command, reason=reason, person=person)
+    return NextAction(
+        verb=verb, task=task.id, command=command, reason=reason, said=said, person=person
+    )
 
 
 def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.UNHEALTHY:
-            reason = f"{task.id} is up and does no work: {task.reason}; look at its log first"
-            return _on(task, "restart", reason, person=True)
+            reason = f"{task.id} is up and does no work; look at its log first"
+            return _on(task, "restart", reason, said=task.reason, person=True)
         if task.state is TaskState.ATTENTION:
-            return _on(task, "logs", f"{task.id} needs a decision: {task.reason}", person=True)
+            reason = f"{task.id} needs a decision"
+            return _on(task, "logs", reason, said=task.reason, person=True)
     return None
 
 
@@ -52,11 +55,12 @@ def _failed(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextA
     for task in tasks:
         if task.state is TaskState.FAILED:
             tries = _failures(snapshot, task)
-            cause = f"its cause stands in `runbook logs {quote(task.id)}`"
+            logs = f"`runbook logs {quote(task.id)}`"
             if tries >= SAME_FAILURES:
-                reason = f"{task.id} failed {tries} times as it is defined: {task.reason}; {cause}"
-                return _on(task, "retry", reason, person=True)
-            return _on(task, "retry", f"{task.id} failed: {task.reason}; first remove {cause}")
+                reason = f"{task.id} failed {tries} times as it is defined; see {logs}"
+                return _on(task, "retry", reason, said=task.reason, person=True)
+            reason = f"{task.id} failed; first find the cause in {logs} and remove it"
+            return _on(task, "retry", reason, said=task.reason)
     return None
 
 

@@ -206,8 +206,9 @@ def _progress(tasks: list[Task]) -> str:
 def _next(view: View) -> str:
     if not view.next.command:
         return view.next.reason + "."
+    said = f"; it said {quoted(view.next.said)}" if view.next.said else ""
     whose = f"; **{PERSON}**" if view.next.person else ""
-    return f"`{view.next.command}` ({one_line(view.next.reason)}{whose})"
+    return f"`{view.next.command}` ({one_line(view.next.reason)}{said}{whose})"
 
 
 def _about(view: View, task: Task) -> tuple[str, ...]:

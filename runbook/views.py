@@ -34,6 +34,9 @@ class NextAction:
     task: str | None
     command: str
     reason: str
+    """In words of ours."""
+    said: str = ""
+    """What was recorded with it; text of a stranger where it quotes a host."""
     person: bool = False
     """A person's to decide: an agent asks for it and goes no further."""
 

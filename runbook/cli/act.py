@@ -18,6 +18,7 @@ from runbook.cli.common import (
     json_option,
     notify_option,
     plain,
+    reason_of,
     tell_next,
     tell_rehearsal,
     token_option,
@@ -170,7 +171,7 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
     if as_json:
         answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})
     else:
-        report.line(f"{task}: {state}" if task else f"Nobody runs. Next: {view.next.reason}.")
+        report.line(f"{task}: {state}" if task else f"Nobody runs. Next: {reason_of(view.next)}.")
     bad = state in ("failed", "attention") if task else bool(failed)
     sys.exit(Exit.TASK_FAILED if bad else Exit.OK)
 

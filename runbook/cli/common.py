@@ -112,7 +112,8 @@ def tell_next(step: NextAction) -> None:
 
 def reason_of(step: NextAction) -> str:
     """Why, and whose it is."""
-    return report.clean(step.reason) + ("; a person decides this" if step.person else "")
+    said = f"; it said: {report.clean(step.said)}" if step.said else ""
+    return report.clean(step.reason) + said + ("; a person decides this" if step.person else "")
 
 
 def plain(value: Any) -> Any:

@@ -83,6 +83,9 @@ def test_about_one_task(service: Service) -> None:
 def test_text_of_a_host_stays_inside_its_quotes(service: Service) -> None:
     line = next(row for row in service.brief().splitlines() if row.startswith("- `second` failed"))
     assert line.count("`") % 2 == 0
+    following = next(row for row in service.brief().splitlines() if "Next safe action" in row)
+    words = service.snapshot().task("second").reason.replace("`", "'")
+    assert f"; it said `{words}`)" in following, "what tempts stands inside its quotes"
 
 
 def test_deadlines_and_money_as_of_the_revision(tmp_path: Path) -> None:
