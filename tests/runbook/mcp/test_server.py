@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -110,6 +111,20 @@ async def test_a_read_only_server_has_no_tool_that_acts(folder: Path) -> None:
     async with process(folder, "--read-only") as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == READ
         assert (await client.call_tool("run", {})).is_error
+
+
+async def test_tools_answer_with_the_records_of_json(folder: Path) -> None:
+    with Service.open(folder) as service:
+        service.run(only=["hello"])
+    status = json.loads(cli(folder, "status", "--json").stdout)["data"]
+    one = json.loads(cli(folder, "status", "hello", "--json").stdout)["data"]
+    async with Client(build_server(folder, actor="agent:t")) as client:
+        asked = await call(client, "status")
+        detail = await call(client, "task", task="hello")
+        assert asked["tasks"] == status["tasks"]
+        assert await call(client, "hosts", facts=True) == status["hosts"]
+    assert detail["attempts"] == one["attempts"]
+    assert detail["checks"] == one["checks"]
 
 
 async def test_an_agent_runs_follows_and_hands_over(folder: Path) -> None:
