@@ -2,7 +2,8 @@
 
 A moto server in a process of its own on loopback, with a delay before each answer, as a real store
 has one; in turns. Ours also hashes every file, proves each one that arrives, has the store list
-everything and writes with fsync. The processor time is the client's alone: on a fast line it decides.
+everything and writes with fsync. The processor time is the client's alone: on a fast line it
+decides.
 Run: python tests/benchmarks/object_store.py [FILES] [KIBIBYTES EACH] [DELAY MS]
 """
 
