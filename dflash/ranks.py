@@ -7,6 +7,7 @@ torchrun the environment says which rank this is; otherwise `launch` starts all 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ SETTLE_S = 2.0
 """After the first death, time for the others to say what they saw: the cause may come second."""
 GRACE_S = 8.0
 PARENT = "DFLASH_LAUNCHER_PID"
+PR_SET_PDEATHSIG = 1
 ERRORS = "rank-errors"
 
 
@@ -117,6 +119,16 @@ def launcher_alive() -> None:
     parent = os.environ.get(PARENT)
     if parent is not None and os.getppid() != int(parent):
         raise PeerLost("The process that started this rank is gone.", "Run the command again.")
+
+
+def end_with_launcher() -> None:
+    """Linux kills this rank when its launcher dies, however long a model loads just then.
+
+    Checkpoints are whole at any moment. Elsewhere the rank notices at its next step.
+    """
+    if PARENT in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher_alive()  # it may be gone already
 
 
 def record_error(out: Path, role: Role, error: DflashError) -> None:

@@ -236,7 +236,10 @@ def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> Non
 
 def main() -> int:
     """`python -m dflash.train RUN.json`: one rank, started by the launcher."""
+    from dflash.ranks import end_with_launcher
+
     try:
+        end_with_launcher()
         config = TrainConfig.from_json(read_json(Path(sys.argv[1]), "run's configuration"))
         return rank_main(config)
     except DflashError as error:

@@ -182,6 +182,21 @@ def test_a_killed_rank_ends_the_job_with_the_reason(inputs: Path, tmp_path: Path
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
 
 
+def test_ranks_go_with_their_launcher_before_they_are_under_way(
+    inputs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(inputs, out, colocated=False)
+    pids = until(lambda: len(p := rank_pids(process.pid)) == 2 and p, "two ranks", process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + DEADLINE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in pids.values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "loading the target" not in out.with_suffix(".err").read_text()
+
+
 def test_a_poisoned_target_is_named_not_trained_on(inputs: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
