@@ -159,6 +159,10 @@ def test_from_rent_to_publish_with_a_session_lost_when_generation_ends(tmp_path:
     lost = run.verb("run", kill_after="generate")
     assert lost.returncode == -signal.SIGKILL
     assert run.states()["generate@gen"] == "active", "nobody was told that it ended"
+    while "give-back" not in next_words(run):
+        typed.append(run.follow())
+    returned = run.verb("host", "forget", "gen")  # what its question asks for
+    assert returned.returncode == 0, returned.stderr
     typed += follow_the_brief(run)
     finished(run)
     asked = [found[1] for line in typed if (found := re.search(r"gate approve (\S+)", line))]
