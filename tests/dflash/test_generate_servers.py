@@ -26,17 +26,17 @@ def last_servers(lines):
 
 def test_the_window_follows_what_a_server_bears(tmp_path, servers, prompts):
     """Its line tells; without that the first window of 16 would stay, or all 256 would wait."""
-    server, out = servers("--places", "30", "--delay", "0.05"), tmp_path / "out"
+    server, out = servers("--places", "30", "--delay", "0.3"), tmp_path / "out"
     run(
-        prompts=PromptFile(prompts(300)),
+        prompts=PromptFile(prompts(240)),
         servers=ServerList([server.url]),
         settings=Settings(model="toy", sampling={"max_tokens": 100}),
         out=out,
-        limits=Limits(concurrency=256, look_every=0.05),
+        limits=Limits(concurrency=256, look_every=0.2),
         progress=Progress(),
     )
-    assert count_rows(out) == 300
-    assert 28 <= server.most() <= 60
+    assert count_rows(out) == 240
+    assert 24 <= server.most() <= 64, server.most()
 
 
 def test_a_full_queue_cuts_the_window_and_costs_no_attempt(tmp_path, servers, prompts):
@@ -80,24 +80,24 @@ def test_progress_tells_of_each_server_and_each_class_of_trouble(
     assert all(row["state"] == "up" for row in metrics["servers"].values())
 
 
-def test_a_slow_server_is_drained_and_its_requests_move(tmp_path, servers, prompts):
-    """It would take minutes; the other does the rest, and what was in flight there."""
-    slow, fast = servers("--delay", "1.5"), servers("--delay", "0.03")
+def test_a_slow_server_is_drained_and_its_requests_move(tmp_path, servers, prompts, monkeypatch):
+    """After two answers of two seconds the other has its work, and what was in flight there."""
+    monkeypatch.setattr("dflash.watch.ANSWERS_TO_JUDGE", 2)
+    slow, fast = servers("--delay", "2"), servers("--delay", "0.03")
     out = tmp_path / "out"
     run(
-        prompts=PromptFile(prompts(1000)),
+        prompts=PromptFile(prompts(250)),
         servers=ServerList([slow.url, fast.url]),
         settings=Settings(model="toy", sampling={"max_tokens": 100}),
         out=out,
-        limits=Limits(concurrency=8, first_window=8, look_every=0.1),
+        limits=Limits(concurrency=2, first_window=2, look_every=0.1),
         progress=Progress(),
     )
     rows = rows_of(out)
-    assert len({row["id"] for row in rows}) == len(rows) == 1000
+    assert len({row["id"] for row in rows}) == len(rows) == 250
     by_slow = [row for row in rows if row["server"] == slow.url]
-    assert 8 <= len(by_slow) <= 24
-    moved = len(slow.seen()) - len(by_slow)
-    assert moved >= 1
+    assert 2 <= len(by_slow) <= 4
+    assert len(slow.seen()) - len(by_slow) >= 1  # moved
     assert {row["attempt"] for row in rows} == {1}  # not the prompts' doing
 
 
