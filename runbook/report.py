@@ -65,7 +65,8 @@ def located(text: str) -> str:
     meant, here = _root(_CHOSEN[0]), _root(Path(os.environ.get("RUNBOOK_WORKSPACE") or "."))
     if meant is None or meant == here:
         return text
-    return OURS.sub(rf"\1runbook -w {shlex.quote(str(_CHOSEN[0]))} ", text)
+    place = shlex.quote(str(_CHOSEN[0]))
+    return OURS.sub(lambda found: f"{found.group(1)}runbook -w {place} ", text)
 
 
 def _root(place: Path) -> Path | None:
