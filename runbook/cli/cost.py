@@ -36,7 +36,7 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
     every = list(_task_rows(snapshot, costs))
     known = [row for row in every if set(row[2:]) - {NONE, ""}]
-    report.table(_lean([head, *known]))
+    report.table(_lean([head, *known]) if known else [])
     if len(known) < len(every):
         report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")
     report.line()
@@ -54,7 +54,7 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
         chain = " -> ".join(costs.critical_path)
         report.line(f"At the earliest done in {spell(costs.critical_hours)}: {chain}")
     if edited:
-        report.line(f"This is the graph as it was taken over. {EDITED}")
+        report.line(f"This is the graph as it was taken over. {report.located(EDITED)}")
 
 
 def _lean(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -123,6 +123,13 @@ def test_only_a_near_word_is_suggested(typed: str, meant: str) -> None:
     assert (f"Did you mean `{meant}`" in said) if meant else ("Did you mean" not in said)
 
 
+def test_costs_of_which_nothing_is_known_are_no_table(tmp_path: Path) -> None:
+    make(tmp_path / "ws", ASKS.replace("    estimate: 2h\n", "")).close()
+    assert (
+        "(2 more, of which nothing is known yet)" in say(tmp_path / "ws", "plan", "--cost").stdout
+    )
+
+
 def test_the_doctor_tells_of_a_changed_document(folder: Path) -> None:
     (folder / "plan.md").write_text("one")
     with make(folder, ASKS) as service:
