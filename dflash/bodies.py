@@ -1,8 +1,8 @@
 """Bodies of objects, whole or a range, to and from S3.
 
-obstore carries them where it is installed: it takes a quarter of boto3's processor time for small
-objects and half for large ones. Whatever fails there is done again by boto3, which repeats, and
-says what is wrong; a store with which only boto3 gets on is left to it.
+obstore carries them where it is installed: it costs less processor time, and nothing of it holds
+Python up. Whatever fails there is done again by boto3, which repeats, and says what is wrong; a
+store with which only boto3 gets on is left to it.
 """
 
 from __future__ import annotations
