@@ -61,6 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DflashError as error:
         _complain(name, error.message, error.hint)
         return error.exit_code
+    except ModuleNotFoundError as error:  # `--help` and `plan` go without what others need
+        missing = (error.name or "").partition(".")[0]
+        if missing in {"", "dflash"}:
+            raise
+        _complain(
+            name,
+            f"the package {missing} is not installed here",
+            "Use an environment that a `venv` task made, or `pip install dflash-runbook[dflash]`.",
+        )
+        return EXIT_FAILED
     except KeyboardInterrupt:
         _complain(name, "interrupted", "Run the same command again to go on.")
         return EXIT_INTERRUPTED

@@ -292,8 +292,9 @@ class SshTransport:
             return self._open(time.monotonic() + min(left_of(deadline), LOGIN_S))
         except (OSError, EOFError, paramiko.SSHException) as error:
             why = getattr(error, "strerror", "") or str(error) or "it hung up"
+            port = "" if self.target.port in {None, 22} else f" on port {self.target.port}"
             raise Unreachable(
-                f"Cannot reach {self.label}: {why}",
+                f"Cannot reach {self.label}{port}: {why}",
                 hint="nothing was sent; check the address, the port and the network",
             ) from error
 

@@ -330,7 +330,7 @@ def verify_command(
     else:
         rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
         report.table(rows)
-        report.line(f"{len(rows)} checks of {len(found)} done tasks; not held: {len(bad)}.")
+        report.line(f"Checks of {len(found)} done tasks: {len(rows)}; not held: {len(bad)}.")
         if again:
             report.line(f"ready again: {', '.join(again)}")
     sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)

@@ -303,13 +303,10 @@ def repin_command(
 
 def _require_yes(role: str, shown: str, given: str) -> None:
     """A person's yes: the fingerprint, typed as an option or compared at the terminal."""
-    if given and given != shown:
-        raise RunbookError(
-            f"{role} shows {shown}, not {given}.",
-            hint="Compare it with the provider's page once more. Nothing was changed.",
-            exit_code=Exit.NEEDS_AUTH,
-        )
     if given:
+        from runbook.verbs.hosts import require_same_key
+
+        require_same_key(role, shown, given)
         return
     question = f"Is that the key of the machine you rebuilt? Type `{role}` to take it: "
     if ask_word(question) != role:

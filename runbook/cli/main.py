@@ -123,7 +123,7 @@ def _instead(ctx: click.Context, _option: click.Parameter, value: Path | None) -
 def cli(ctx: click.Context, workspace: Path) -> None:
     """Resumable runbooks for GPU pipelines on rented machines.
 
-    Example: runbook init demo --dir demo && cd demo && runbook run
+    Example: runbook init demo && runbook host bind box local && runbook run
     """
     from remote.passphrases import ask_by
     from runbook.cli.terminal import ask_passphrase

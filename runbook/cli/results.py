@@ -60,8 +60,8 @@ def print_results(reader: Reader, snapshot: Snapshot) -> None:
         if task.step == "eval" and "macro" in task.out:
             report.line("\n" + headline(task.out))
     report.line(f"\nThe story:     {_short(reader.workspace.progress_file)}")
-    program = _short(Path(sys.argv[0])) if sys.argv[0].endswith("/runbook") else "runbook"
-    report.line(f"Open the TUI:  {program} -w {_short(reader.workspace.root)} tui")
+    place = _short(reader.workspace.root)
+    report.line(f"Open the TUI:  {_program()}{'' if place == '.' else f' -w {place}'} tui")
 
 
 def took(snapshot: Snapshot, task: Task) -> float | None:
@@ -176,6 +176,14 @@ def _plot(task: Task, points: list[tuple[float, float]]) -> None:
     plotext.title(f"{task.id}: loss by step")
     report.line()
     report.line(COLOUR.sub("", plotext.build()))  # its plain theme colours too
+
+
+def _program() -> str:
+    """What starts this program from here: its name, or its path where the name finds nothing."""
+    found, own = shutil.which("runbook"), Path(sys.argv[0])
+    if own.name != "runbook" or (found and own.exists() and own.samefile(found)):
+        return "runbook"
+    return _short(own)
 
 
 def _short(path: Path) -> str:

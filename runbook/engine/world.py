@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from remote import Unreachable
+from remote import AuthRefused, HostKeyChanged, Unreachable
 from remote.fanout import Fanout
 from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
@@ -129,7 +129,12 @@ class World:
             with self.store.write(lease=self.lease) as tx:
                 tx.set_unreachable(role, True)
             wait = self.hosts.next_try_s(role)
-            hint = f"Its jobs go on; it is asked again in {wait:.0f} s, and then ever more rarely."
+            again = f"it is asked again in {wait:.0f} s, and then ever more rarely."
+            hint = f"Its jobs go on; {again}"
+            if isinstance(error, HostKeyChanged):
+                hint = f"If it was rebuilt: `runbook host repin {role}`. Until then {again}"
+            elif isinstance(error, AuthRefused) and error.hint:
+                hint = f"Its jobs go on; {error.hint}; {again}"
             self.emit(Problem(text=str(error), hint=hint))
 
     def silent(self, snapshot: Snapshot, task: Task, error: Exception) -> None:

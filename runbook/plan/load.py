@@ -46,7 +46,8 @@ def load_runbook(path: Path | str, params: Mapping[str, str] | None = None) -> R
         raw = Path(path).read_bytes()
     except OSError as error:
         said = f"cannot be read: {error.strerror}"
-        raise PlanError(shown, [Problem(line=1, column=1, message=said)]) from error
+        hint = "Name a runbook file that is there, or a bundled one, such as `demo`."
+        raise PlanError(shown, [Problem(line=1, column=1, message=said)], hint=hint) from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -30,12 +30,12 @@ class Problem:
 class PlanError(RunbookError):
     """A runbook file that cannot be used."""
 
-    def __init__(self, path: str, problems: Iterable[Problem]) -> None:
+    def __init__(self, path: str, problems: Iterable[Problem], *, hint: str = "") -> None:
         self.path = path
         self.problems = sorted(set(problems))
         super().__init__(
             "\n".join(f"{path}:{problem}" for problem in self.problems),
-            hint=f"Change it there; `runbook validate {path}` checks again.",
+            hint=hint or f"Change it there; `runbook validate {path}` checks again.",
         )
 
 

@@ -44,8 +44,9 @@ class HostVerbs(ConfirmVerbs):
         try:
             binding, identity, facts = self._meet(binding)
         except HostKeyUnknown as error:
-            if not accept_fingerprint or error.fingerprint != accept_fingerprint:
+            if not accept_fingerprint:
                 raise
+            require_same_key(role, error.fingerprint, accept_fingerprint)
             binding, identity, facts = self._meet(replace(binding, host_key=error.key))
         self._take(role, binding, identity, facts)
         return facts
@@ -187,4 +188,14 @@ def _require_whole(path: str, binding: HostBinding) -> None:
             f"`{path}` is no whole path on {binding.role}.",
             hint=f"Write all of it, such as {binding.work}/{path}.",
             exit_code=Exit.USAGE,
+        )
+
+
+def require_same_key(role: str, shown: str, given: str) -> None:
+    """The fingerprint that a person compared is that of the key which the machine shows."""
+    if given != shown:
+        raise RunbookError(
+            f"{role} shows {shown}, not {given}.",
+            hint="Compare it with the provider's page once more. Nothing was changed.",
+            exit_code=Exit.NEEDS_AUTH,
         )

@@ -161,8 +161,9 @@ class RunVerbs(ConfirmVerbs):
             report = stop_attempt(
                 self._world(listen), task, attempt, host, then=TaskState.GATED, reason=reason
             )
-        except Unreachable:
+        except Unreachable as error:
             self._hosts.failed(task.role or "")
+            error.hint = f"the stop is written down: `run` sees it through; {error.hint}"
             raise
         finally:
             self.write_progress()

@@ -109,6 +109,17 @@ def test_bugs_keep_their_traceback(command):
         cli.main(["audit"])
 
 
+def test_a_missing_package_is_named_and_a_missing_file_of_ours_is_a_bug(command, capsys):
+    command(raising(ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")))
+    assert cli.main(["train"]) == 1
+    said, hint = capsys.readouterr().err.splitlines()
+    assert said == "dflash train: the package torch is not installed here"
+    assert "dflash-runbook[dflash]" in hint
+    command(raising(ModuleNotFoundError("No module named 'dflash.no'", name="dflash.no")))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["train"])
+
+
 @pytest.mark.parametrize("words", [[], ["unknown"], ["audit", "--fla", "x"]])
 def test_usage(command, capsys, words):
     command(lambda _args: 0)

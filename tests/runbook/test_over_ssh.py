@@ -9,7 +9,7 @@ import pytest
 from remote import HostKeyUnknown, LocalTransport
 from remote.ssh import SshTransport
 from runbook.engine import hosts
-from runbook.errors import Exit, explain
+from runbook.errors import Exit, RunbookError, explain
 from state import HostBinding
 from tests.support.deadline import wait_for
 from tests.support.sshd import Sshd, running_sshd
@@ -71,6 +71,8 @@ def test_a_run_over_ssh_survives_a_cut_and_is_adopted(tmp_path: Path, sshd: Sshd
         assert said is not None
         assert said.exit_code is Exit.NEEDS_AUTH
         assert f"--accept-fingerprint {refused.value.fingerprint}" in said.hint
+        with pytest.raises(RunbookError, match="not SHA256:other"):
+            service.bind("box", binding, accept_fingerprint="SHA256:other")
         service.bind("box", binding, accept_fingerprint=refused.value.fingerprint)
         assert service.snapshot().host("box").host_key == sshd.host_key
 
