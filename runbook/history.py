@@ -40,5 +40,5 @@ def _field(event: Event, name: str, snapshot: Snapshot) -> str:
 def said(event: Event) -> str:
     """What it came to."""
     payload = event.payload
-    parts = [payload.get("to"), *(payload.get(name) for name in TELLING)]
+    parts = [payload.get("to") or payload.get("state"), *(payload.get(name) for name in TELLING)]
     return ", ".join(" ".join(str(part).split())[:200] for part in parts if part)

@@ -113,7 +113,9 @@ def tell_next(step: NextAction) -> None:
 def reason_of(step: NextAction) -> str:
     """Why, and whose it is."""
     said = f"; it said: {report.clean(step.said)}" if step.said else ""
-    return report.clean(step.reason) + said + ("; a person decides this" if step.person else "")
+    tail = said + ("; a person decides this" if step.person else "")
+    why = report.clean(step.reason)
+    return (why.removesuffix(".") if tail else why) + tail
 
 
 def plain(value: Any) -> Any:

@@ -108,7 +108,7 @@ def events_command(workspace: Path, match: str, last: int, as_json: bool) -> Non
         (
             str(e.seq),
             e.at,
-            report.clean(e.subject),
+            report.clean(e.task or e.subject),  # nobody knows attempts and checks by their ids
             e.kind,
             report.clean(e.actor),
             report.clean(said(e)),

@@ -99,3 +99,13 @@ def test_events_are_told_and_narrowed(tmp_path: Path) -> None:
     assert "other" not in told
     last = json.loads(cli(tmp_path / "w", "events", "--last", "1", "--json").stdout)
     assert len(last["data"]["events"]) == 1
+
+
+def test_events_of_an_attempt_go_by_its_task_and_say_what_it_came_to(tmp_path: Path) -> None:
+    tasks = "  hello: {title: Hello, phase: one, step: shell, with: {argv: [pwd]}}\n"
+    with make(tmp_path / "w", tasks) as service:
+        assert service.run().outcome == "done"
+    told = cli(tmp_path / "w", "events", "--match", "kind:attempt.moved").stdout
+    steps = [line.split() for line in told.splitlines()]
+    assert {step[2] for step in steps} == {"hello"}
+    assert [step[5].rstrip(",") for step in steps][-1] == "verified"

@@ -54,31 +54,14 @@ def test_a_run_goes_on_when_the_host_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host is silent for its first calls; nothing is concluded, and then the task runs."""
-    silent = [2]
-    real = hosts.open_transport
-
-    class Flaky:
-        label, host_key = "flaky", ""
-
-        def __init__(self, target: HostTarget) -> None:
-            self.real: Transport = real(target)
-
-        def run(self, argv: list[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002
-            if silent[0]:
-                silent[0] -= 1
-                raise Unreachable("no answer")
-            return self.real.run(argv, input=input, timeout=timeout)
-
-        def close(self) -> None:
-            self.real.close()
-
+    silent = [Unreachable("no answer"), Unreachable("no answer")]
     with make(tmp_path, TASKS) as service:
-        monkeypatch.setattr(hosts, "open_transport", Flaky)
+        failing(monkeypatch, lambda: silent.pop() if silent else None)
         result = service.run()
         assert result.outcome == "done", result.reason
         assert states(service) == {"hello": "done"}
         assert service.snapshot().host("box").unreachable_since is None
-    assert silent == [0]
+    assert not silent
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception | None]) -> None:
