@@ -58,6 +58,11 @@ def choose(workspace: Path) -> None:
     _CHOSEN[:] = [workspace]
 
 
+def forget() -> None:
+    """Nothing is chosen, as when a process begins."""
+    _CHOSEN.clear()
+
+
 def located(text: str) -> str:
     """A text whose commands of ours work from where the person stands: with `-w` when needed."""
     if not _CHOSEN or not OURS.search(text):

@@ -192,7 +192,7 @@ def validate_command(
     from runbook.plan import PlanError
 
     path = file or find_workspace(workspace).runbook_file
-    if file is not None and not file.exists() and str(file) in bundled():
+    if file is not None and not file.is_file() and str(file) in bundled():
         path = Path(str(files("runbook") / "library" / f"{file}.yaml"))
     try:
         runbook = _load(path, given_params(params))

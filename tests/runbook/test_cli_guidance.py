@@ -110,7 +110,12 @@ def test_a_filter_that_fits_nothing_says_what_it_takes(folder: Path) -> None:
     assert "task:" in result.stderr
 
 
-def test_a_bundled_runbook_is_validated_by_its_name(folder: Path) -> None:
+def test_a_bundled_runbook_is_validated_by_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "valid" in say(folder, "validate", "demo").stdout
+    (tmp_path / "demo").mkdir()  # its workspace, beside which people stand
     assert "valid" in say(folder, "validate", "demo").stdout
     result = say(folder, "validate", "dmeo")
     assert result.exception is not None
