@@ -204,7 +204,8 @@ def stop_command(
 @click.command("retry")
 @click.argument("task", required=False)
 @click.option("--all-failed", is_flag=True, help="Every failed task instead of one.")
-@click.option("--reason", default="", help="Why; it is recorded.")
+@click.option("--below", is_flag=True, help="And what was made of its results: all that needs it.")
+@click.option("--reason", default="", help="Why; it is recorded. Done work asks for it.")
 @token_option
 @dry_run_option
 @expect_option
@@ -214,6 +215,7 @@ def retry_command(
     workspace: Path,
     task: str | None,
     all_failed: bool,
+    below: bool,
     reason: str,
     token: str | None,
     expect_rev: int | None,
@@ -222,16 +224,21 @@ def retry_command(
 ) -> None:
     """Make a failed, stale, skipped or stopped task ready again, as a new attempt.
 
+    With a reason also one that is done: its results are made anew. What needs it keeps what it has,
+    or is made again with --below.
+
     Example: runbook retry train --reason "more memory now"
     """
     if bool(task) == all_failed:
         raise RunbookError(
             "Name a task, or give --all-failed.", hint="`runbook status` lists them."
         )
+    if below and not task:
+        raise RunbookError("--below needs a task.", hint="Name the one to begin with.")
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if task:
             use_token(service, token, "retry", task)
-            moved = service.retry(task, reason=reason)
+            moved = service.retry(task, reason=reason, below=below)
             said = report.located(f"{task} is {moved.state}; go on: `runbook run`")
             _answer(service, "retry", moved, as_json, said)
             return

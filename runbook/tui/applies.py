@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from runbook.views import Checkpoint, View
     from state.model import Task
 
+
+def is_made(task: Task) -> bool:
+    """Done work, which may be made again."""
+    return task.state == "done" and task.kind != "service"
+
+
 _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
     "stop": (lambda task: task.state in model.OPEN, "does not run"),
     "retry": (
-        lambda task: task.state in model.RETRIABLE or model.is_stopped(task),
-        "did not fail",
+        lambda task: task.state in model.RETRIABLE or model.is_stopped(task) or is_made(task),
+        "did not end",
     ),
     "restart": (
         lambda task: task.kind == "service" and task.state in model.OPEN,
@@ -58,7 +64,7 @@ def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs:
         keys += [
             verb
             for verb in ("approve", "retry", "stop", "skip")
-            if not refusal(verb, task, read_only=False)
+            if not refusal(verb, task, read_only=False) and not (task and is_made(task))
         ]
     return [*keys, "palette", "copy", "help", "quit"]
 

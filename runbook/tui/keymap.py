@@ -79,7 +79,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="retry", keys="R", shown="R", action="retry", label="Retry", group=RUN, writes=True,
-        help="A new attempt for a failed, stale, skipped or lost task", cli="runbook retry {task}",
+        help="A new attempt for a task that failed, is stale, skipped, lost or done",
+        cli="runbook retry {task}",
     ),
     Key(
         id="restart", keys="ctrl+r", shown="^r", action="restart", label="Restart", group=RUN,

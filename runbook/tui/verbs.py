@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from remote.passphrases import ask_anew
+from runbook.tui.applies import is_made
 from runbook.tui.deeds import DONE, Undo
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.machines import MachineVerbs
@@ -110,14 +111,30 @@ class Verbs(MachineVerbs):
             self._app.voice.did(command)
 
     def retry(self, task: Task | None) -> None:
-        """A new attempt for a failed task."""
+        """A new attempt for a failed task, and for a done one where somebody says why."""
         if self.refused("retry", task):
             return
         assert task is not None
         if task.state == "attention":
             self._supersede(task)
+        elif is_made(task):
+            self._make_again(task)
         else:
             self._send(f"runbook retry {quote(task.id)}", lambda service: service.retry(task.id))
+
+    def _make_again(self, task: Task) -> None:
+        self._app.push_screen(
+            AskScreen(
+                f"Make {task.id} again?",
+                "Why? What needs it keeps what it made of the old results.",
+                hint="why the results are made anew",
+                needed=True,
+            ),
+            lambda why: None if not why else self._send(
+                f"runbook retry {quote(task.id)} --reason {quote(why)}",
+                lambda service: service.retry(task.id, reason=why),
+            ),
+        )  # fmt: skip
 
     def _supersede(self, task: Task) -> None:
         """A lost attempt may still run somewhere; giving it up takes its name and a reason."""

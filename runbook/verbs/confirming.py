@@ -29,6 +29,8 @@ from runbook.verbs.base import Writer, wrong_state
 from state import RevisionMoved
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runbook.workspace import Workspace
     from state import Snapshot, Store, Task, TaskState
 
@@ -86,15 +88,19 @@ class ConfirmVerbs(Writer):
         verb: str,
         reason: str,
         person: bool = False,
+        also: Sequence[Task] = (),
     ) -> Task:
+        """One move by a person; `also` moves with it, each from the state it is in."""
         task = self.snapshot().task(task_id)
         if task.state not in allowed:
             raise wrong_state(task, verb, allowed)
         if person:
             self._person_decides(verb, task_id, reason)
-        self._require_free(task_id)
+        self._require_free(task_id, *(one.id for one in also))
         with self._write() as tx:
             moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
+            for one in also:
+                tx.move_task(one.id, to, expect={one.state}, reason=f"{task_id}: {reason}")
         self.write_progress()
         return moved
 

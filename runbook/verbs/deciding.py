@@ -8,7 +8,7 @@ from runbook.errors import Exit, RunbookError
 from runbook.reasons import asks_of_gate, is_over, is_stopped, is_void
 from runbook.verbs.base import wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
-from state import Note, Task, TaskKind, TaskState
+from state import Note, Snapshot, Task, TaskKind, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
 class DecisionVerbs(ConfirmVerbs):
     """Retrying, skipping, approving, and keeping what was said."""
 
-    def retry(self, task_id: str, *, reason: str = "") -> Task:
-        """Makes a failed, stale, skipped or stopped task ready again, as a new attempt."""
+    def retry(self, task_id: str, *, reason: str = "", below: bool = False) -> Task:
+        """Makes a failed, stale, skipped or stopped task ready again, as a new attempt.
+
+        A done one as well, where somebody says why: its results are made anew. What needs it keeps
+        what it made of the old ones; with `below`, all done work that needs it is made again too.
+        """
         snapshot = self.snapshot()
         task = snapshot.task(task_id)
-        changed = task.state is TaskState.STALE and not is_void(task)
+        done = task.state is TaskState.DONE and task.kind is not TaskKind.SERVICE
+        if done and not reason.strip():
+            raise RunbookError(
+                f"`{task_id}` is done; to make it again needs a reason.",
+                hint=f'Say why: runbook retry {task_id} --reason "...".',
+            )
+        changed = done or (task.state is TaskState.STALE and not is_void(task))
         return self._decide(
             task_id,
             to=TaskState.READY,
@@ -30,10 +40,12 @@ class DecisionVerbs(ConfirmVerbs):
                 TaskState.STALE,
                 TaskState.SKIPPED,
                 *self._stopped(task_id),
+                *({TaskState.DONE} if done else ()),
             },
             verb="retry",
             reason=reason or f"retried by {self.store.actor}",
-            person=changed or is_stopped(snapshot, task),
+            person=changed or below or is_stopped(snapshot, task),
+            also=made_of(snapshot, task_id) if below else (),
         )
 
     def retry_failed(self) -> tuple[str, ...]:
@@ -132,3 +144,20 @@ class DecisionVerbs(ConfirmVerbs):
         task = snapshot.task(task_id)
         ended = {TaskState.DONE} if task.kind is TaskKind.SERVICE else set()
         return ended | ({TaskState.GATED} if is_stopped(snapshot, task) else set())
+
+
+def made_of(snapshot: Snapshot, task_id: str) -> tuple[Task, ...]:
+    """Done work that needs this task, directly or not."""
+    below = {task_id}
+    while True:
+        more = {t.id for t in snapshot.tasks if below & {need.task for need in t.needs}} - below
+        if not more:
+            break
+        below |= more
+    return tuple(
+        task
+        for task in snapshot.tasks
+        if task.id in below - {task_id}
+        and task.state in {TaskState.DONE, TaskState.STALE}
+        and task.kind is not TaskKind.SERVICE
+    )

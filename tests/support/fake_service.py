@@ -299,8 +299,8 @@ class FakeService:
     def restart(self, task: str) -> None:
         self._act("restart", task).move(task, "draining", "restarted by me")
 
-    def retry(self, task: str) -> None:
-        self._act("retry", task).move(task, "ready")
+    def retry(self, task: str, *, reason: str = "") -> None:
+        self._act("retry", task, *([reason] if reason else ())).move(task, "ready", reason)
 
     def supersede(self, task: str, *, reason: str) -> None:
         self._act("supersede", task, reason).move(task, "ready", reason)

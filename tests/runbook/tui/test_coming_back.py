@@ -104,6 +104,21 @@ async def skip(app: RunbookApp, pilot: Pilot[int], task: str) -> None:
     await wait_until(lambda: not app.bridge.busy, "the skip")
 
 
+async def test_done_work_is_made_again_where_somebody_says_why(
+    make_app: MakeApp, world: World
+) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        app.board.go_to("audit")
+        await pilot.press("R")
+        await in_front(app, AskScreen)
+        await pilot.press("enter")  # without a word it stays
+        assert isinstance(app.screen, AskScreen)
+        await pilot.press(*"why", "enter")
+        await wait_until(lambda: world.state("audit") == "ready", "the new attempt")
+        assert ("retry", "audit", "why") in world.calls
+
+
 async def test_a_skip_is_taken_back_and_only_once(make_app: MakeApp, world: World) -> None:
     app = make_app()
     async with driven(app) as pilot:
