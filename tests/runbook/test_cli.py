@@ -104,7 +104,7 @@ def test_logs_next_brief_and_results_tell_of_a_failure(ran: Path) -> None:
         (["frob"], 2, "There is no verb `frob`"),
         (["statsu"], 2, "Did you mean `status`?"),
         (["status", "helo"], 2, "helo"),
-        (["retry", "hello"], 2, "Cannot retry `hello`: it is done"),
+        (["retry", "hello"], 2, "`hello` is done; to make it again needs a reason"),
         (["stop", "hello"], 2, "Nothing of `hello` runs"),
         (["supersede", "bad", "--reason", "x"], 2, "Cannot supersede `bad`: it is failed"),
         (["skip", "bad", "--reason", " "], 2, "needs a reason"),

@@ -175,4 +175,4 @@ def test_a_stop_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_wrong_verb_is_refused_in_a_dry_run_too(folder: Path) -> None:
     result = CliRunner().invoke(cli, ["-w", str(folder), "retry", "good", "--dry-run"])
     assert result.exception is not None
-    assert "Cannot retry `good`" in str(result.exception)
+    assert "to make it again needs a reason" in str(result.exception)
