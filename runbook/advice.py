@@ -4,30 +4,53 @@ from __future__ import annotations
 
 from itertools import takewhile
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from runbook.reasons import STOPPED_BY, is_void
+from runbook.reasons import STOPPED_BY, is_void, other_key, stop_pending
+from runbook.rented import HERE, where
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
+from state.claims import RUN
 from state.graph import ready
 from state.transitions import RUNNING
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from state import Claim
+
 SAME_FAILURES = 2
 """After so many failures by one definition, trying again unchanged is a person's decision."""
+SETTLED = frozenset({TaskState.DONE, TaskState.SKIPPED})
+IDLE = SETTLED | {TaskState.DRAFT, TaskState.BLOCKED, TaskState.SERVING}
+"""Nothing is to be done about these now."""
 
 
-def next_action(snapshot: Snapshot, *, engine: str | None) -> NextAction:
-    """What to do now. Attention first, then people's decisions, then what can simply run."""
+def next_action(
+    snapshot: Snapshot, *, engine: str | None, held: Collection[Claim] = ()
+) -> NextAction:
+    """What to do now. Attention first, then people's decisions, then what can simply run.
+
+    Args:
+        held: claims of others that hold: what they have is left to them.
+    """
     tasks = [task for task in snapshot.tasks if not task.removed]
-    for finder in (_attention, _failed, _running, _gated, _stale, _ready):
-        action = finder(snapshot, tasks, engine)
+    theirs = {claim.subject for claim in held}
+    free = [task for task in tasks if not theirs & {RUN, task.id}]
+    for finder in (_other_keys, _attention, _failed, _running, _gated, _stale, _ready):
+        # What runs is followed whoever claimed it, unless that is the whole run.
+        all_of_it = finder is _running and (engine or RUN not in theirs)
+        action = finder(snapshot, tasks if all_of_it else free, engine)
         if action is not None:
             return action
-    if all(task.state in (TaskState.DONE, TaskState.SKIPPED) for task in tasks):
+    if claimed := _claimed(tasks, held):
+        return claimed
+    if all(task.state in SETTLED for task in tasks):
         return NextAction(verb="nothing", task=None, command="", reason="every task is done")
     for task in tasks:
         if task.state is TaskState.BLOCKED:
             return _on(task, "status", f"{task.id} {task.reason}")
-    left = next(task for task in tasks if task.state not in (TaskState.DONE, TaskState.SKIPPED))
+    left = next(task for task in tasks if task.state not in SETTLED)
     return _on(left, "stop", f"{left.id} is {left.state} and nothing else is left to do")
 
 
@@ -38,6 +61,35 @@ def _on(
     return NextAction(
         verb=verb, task=task.id, command=command, reason=reason, said=said, person=person
     )
+
+
+def _claimed(tasks: list[Task], held: Collection[Claim]) -> NextAction | None:
+    """Only what others claimed is left: theirs to go on with, or to give back."""
+    for claim in sorted(held, key=lambda one: one.subject != RUN):
+        for task in tasks:
+            if claim.subject in (RUN, task.id) and task.state not in IDLE:
+                what = "the whole run" if claim.subject == RUN else claim.subject
+                name, holder = quote(claim.subject), claim.holder
+                reason = (
+                    f"{what} is claimed by {holder}: wait, or ask {holder} to "
+                    f"`runbook release {name}`; else "
+                    f'`runbook claim {name} --take-over --reason "..."`'
+                )
+                return _on(task, "status", reason)
+    return None
+
+
+def _other_keys(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    for task in tasks:
+        shown = task.state not in SETTLED and task.role and other_key(snapshot, task.role)
+        if shown:
+            reason = (
+                f"{task.role} shows another host key: first find out whether it was rebuilt, and "
+                f"compare the key with the provider's page: {shown}"
+            )
+            command = f"runbook host repin {task.role}"
+            return _on(task, "repin", reason, command, person=True)
+    return None
 
 
 def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
@@ -71,15 +123,16 @@ def _failures(snapshot: Snapshot, task: Task) -> int:
     return sum(one.state is not AttemptState.VERIFIED for one in bad)
 
 
-def _running(_snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
+def _running(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
     moving = [task for task in tasks if task.state in RUNNING - {TaskState.SERVING}]
     if not moving:
         return None
     names = ", ".join(task.id for task in moving)
+    stops = [f"; {task.id}: {stop}" for task in moving if (stop := stop_pending(snapshot, task))]
     if engine:
-        reason = f"{names} under way, advanced by {engine}"
+        reason = f"{names} under way, advanced by {engine}{''.join(stops)}"
         return NextAction(verb="wait", task=moving[0].id, command="runbook wait", reason=reason)
-    reason = f"{names} under way on the host and nobody watches: adopt and go on"
+    reason = f"{names} under way on the host and nobody watches: adopt and go on{''.join(stops)}"
     return NextAction(verb="run", task=moving[0].id, command="runbook run", reason=reason)
 
 
@@ -106,16 +159,19 @@ def _stale(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAc
     return None
 
 
-def _ready(snapshot: Snapshot, _tasks: list[Task], engine: str | None) -> NextAction | None:
-    found = ready(snapshot)
+def _ready(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
+    free = {task.id for task in tasks}
+    found = [task for task in ready(snapshot) if task.id in free]
     if not found:
         return None
     bound = {host.role for host in snapshot.hosts}
     homeless = next((task for task in found if task.role and task.role not in bound), None)
     if homeless is not None and all(task.role and task.role not in bound for task in found):
-        command = f"runbook host bind {homeless.role} local"
-        reason = f"{homeless.id} is ready and no machine plays {homeless.role}: this one, or "
-        reason += "USER@ADDRESS in the place of `local`"
+        place = where(snapshot, homeless.role or "")
+        command = f"runbook host bind {homeless.role} {place}"
+        reason = f"{homeless.id} is ready and no machine plays {homeless.role}"
+        if place == HERE:
+            reason += ": this one, or USER@ADDRESS in the place of `local`"
         return _on(homeless, "bind", reason, command, person=True)
     names = ", ".join(task.id for task in found[:4]) + (" ..." if len(found) > 4 else "")
     if engine:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from runbook.reasons import other_key, stop_pending
 from runbook.requests import open_requests
 from state import Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
@@ -253,6 +254,8 @@ def _running_line(view: View, task: Task) -> str:
     attempt = view.snapshot.latest_attempt(task.id)
     where = f" on {attempt.host}, attempt {attempt.number}" if attempt and attempt.host else ""
     logs = f"look: `runbook logs {quote(task.id)}`"
+    if pending := stop_pending(view.snapshot, task):
+        return f"`{task.id}` {task.state}{where}; {quoted(pending)}; {logs}"
     return f"`{task.id}` {task.state}{where}; {logs}, stop: `runbook stop {quote(task.id)}`"
 
 
@@ -298,15 +301,23 @@ def _hands_off(view: View, tasks: list[Task]) -> list[str]:
 
 
 def _unknowns(view: View, tasks: list[Task]) -> list[str]:
-    rows = [
-        f"host {host.role} has not answered since {when(host.unreachable_since)}; "
-        "its jobs may well run"
-        for host in view.snapshot.hosts
-        if host.unreachable_since
-    ]
+    rows = silent_hosts(view.snapshot)
     rows += [
         f"`{task.id}`: {quoted(task.reason)}" for task in tasks if task.state is TaskState.ATTENTION
     ]
+    return rows
+
+
+def silent_hosts(snapshot: Snapshot) -> list[str]:
+    """Which machines do not answer, or show another key, in a line each."""
+    rows = []
+    for host in snapshot.hosts:
+        if host.unreachable_since:
+            key = other_key(snapshot, host.role)
+            shows = f"it shows another host key, {key}" if key else "its jobs may well run"
+            rows.append(
+                f"host {host.role} has not answered since {when(host.unreachable_since)}; {shows}"
+            )
     return rows
 
 

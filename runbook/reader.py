@@ -88,15 +88,16 @@ class Reader:
     def view(self) -> View:
         """Everything a front shows."""
         snapshot = self.snapshot()
-        engine = self.engine_holder(snapshot)
+        engine, live = self.engine_holder(snapshot), live_claims(self.workspace, snapshot)
+        held = [c for c in snapshot.claims if c.subject in live and c.holder != self.actor]
         return View(
             snapshot=snapshot,
-            next=next_action(snapshot, engine=engine),
+            next=next_action(snapshot, engine=engine, held=held),
             live=read_live(self.workspace),
             edited=self.is_edited(snapshot),
             engine=engine,
             waiting=place(snapshot).waiting,
-            claims=live_claims(self.workspace, snapshot),
+            claims=live,
             documents=document_states(self.workspace.root, snapshot.documents),
         )
 

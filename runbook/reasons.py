@@ -12,6 +12,14 @@ RESTARTED_BY = "restarted by "
 """How the reason of a server begins that is stopped only to be started again."""
 DRAIN = "drain:"
 """Prefix of the keys under which is kept how long a server may drain."""
+WHY_STOPPED = "why_stopped"
+"""Key of an attempt's evidence: whoever sees a stop through says the same reason."""
+PENDING_STOP = "pending_stop:"
+"""Prefix of the keys, by task, under which is kept which attempt is stopped once its host answers:
+whoever asked for the stop has gone."""
+OTHER_KEY = "other_host_key:"
+"""Prefix of the keys, by role, under which is kept which host key a machine shows, if not its own.
+"""
 OVER_BUDGET = "over budget: "
 """How the reason of a task begins that waits for a yes to spending more."""
 
@@ -31,6 +39,22 @@ def is_stopped(snapshot: Snapshot, task: Task) -> bool:
         and attempt is not None
         and attempt.state is AttemptState.STOPPED
     )
+
+
+def stop_pending(snapshot: Snapshot, task: Task) -> str:
+    """The stop that an attempt has yet to see, in words; empty without one."""
+    attempt = snapshot.latest_attempt(task.id)
+    if attempt is None or attempt.state is not AttemptState.STOPPING:
+        return ""
+    why = attempt.evidence.get(WHY_STOPPED) or "stopped"
+    if snapshot.meta.extra.get(PENDING_STOP + task.id) == attempt.id:
+        return f"stop pending, `run` carries it out once {attempt.host} answers ({why})"
+    return f"is being stopped ({why})"
+
+
+def other_key(snapshot: Snapshot, role: str) -> str:
+    """Which host key a machine shows in the place of the pinned one; empty when it does not."""
+    return snapshot.meta.extra.get(OTHER_KEY + role, "")
 
 
 def is_over(task: Task) -> bool:

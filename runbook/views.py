@@ -6,6 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 (schemas are made from these 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from runbook.reasons import stop_pending
 from state import Claim
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def task_row(view: View, task: Task) -> TaskRow:
         phase=task.phase,
         step=task.step,
         state=task.state.value,
-        reason=task.reason,
+        reason=task.reason or stop_pending(view.snapshot, task),
         family=None if family is None else str(family),
         waits=view.waiting.get(task.id),
         since=task.since,

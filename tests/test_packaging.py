@@ -139,7 +139,7 @@ def test_the_installed_command_works_without_the_checkout(
 
     version = verb("--version")
     assert version.startswith("runbook 0.1.0 (" if (CHECKOUT / ".git").exists() else "runbook 0.")
-    assert "valid" in verb("validate", "qwen3.6-27b-dflash")
+    assert "valid" in verb("validate", "qwen3.6-27b-dflash", "-p", "store=s3://b/x")
     verb("init", "demo", "--dir", "demo", "--agents")
     assert "generate" in verb("-w", "demo", "status")
     assert "quit" in verb("tui", "--keys")

@@ -41,6 +41,7 @@ OUTCOMES = {
     "done": Exit.OK,
     "failed": Exit.TASK_FAILED,
     "blocked": Exit.TASK_FAILED,
+    "held": Exit.CONFLICT,
     "attention": Exit.UNKNOWN,
     "gate": Exit.NEEDS_APPROVAL,
     "budget": Exit.OVER_BUDGET,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.brief import BUDGET, EDITED, to_markdown
+from runbook.brief import BUDGET, EDITED, silent_hosts, to_markdown
 from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
+from runbook.reasons import stop_pending
 from runbook.views import held_claims, task_row
 from state.graph import members
 
@@ -286,6 +287,8 @@ def _print_graph(view: View, *, every: bool) -> None:
         report.line(f"\n{report.located(EDITED)}")
     for claim in held_claims(view):
         report.line(f"\n{_claim_text(claim)}")
+    for said in silent_hosts(snapshot):
+        report.line(f"\n{report.clean(said)}")
     report.line()
     tell_next(following(view))
 
@@ -317,6 +320,8 @@ def _print_rows(rows: Sequence[tuple[str, str, str]], *, width: int, indent: str
 
 
 def _beside(view: View, task: Task) -> str:
+    if pending := stop_pending(view.snapshot, task):
+        return report.clean(pending)
     live = view.live.get(task.id)
     if live and live.progress and task.state.value in SHOW_PROGRESS:
         from runbook.cli.follow import progress_text
@@ -327,7 +332,11 @@ def _beside(view: View, task: Task) -> str:
 
 def _print_task(view: View, task: Task) -> None:
     snapshot = view.snapshot
-    report.line(f"{task.id}  {report.state_word(task.state.value)}  {report.clean(task.reason)}")
+    why = report.clean(task.reason or stop_pending(snapshot, task))
+    report.line(f"{task.id}  {report.state_word(task.state.value)}  {why}")
+    for claim in held_claims(view):
+        if claim.subject in ("run", task.id):
+            report.line(_claim_text(claim))
     report.line(f"{task.title}; step {task.step}, phase {task.phase}, host {task.role or '-'}")
     if task.needs:
         report.line("needs " + ", ".join(_need(snapshot, need.task) for need in task.needs))

@@ -22,6 +22,7 @@ from runbook.cli.common import (
     tell_next,
 )
 from runbook.errors import RunbookError
+from runbook.rented import where
 from runbook.workspace import RUNBOOK_FILE, Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -62,20 +63,20 @@ def init_command(
 
     target = Workspace((folder or workspace).absolute())
     text = _source_text(source, target)
-    given = given_params(params)
+    given = {**kept_params(target), **given_params(params)}
     exists = target.runbook_file.exists()
     _check_first(text, str(target.runbook_file) if exists or not source else source, given)
     if dry_run:
-        _tell_init(target, text, {**kept_params(target), **given}, as_json=as_json)
+        _tell_init(target, text, given, as_json=as_json)
         return
     target.root.mkdir(parents=True, exist_ok=True)
     if not target.runbook_file.exists():
         target.runbook_file.write_text(text, encoding="utf-8")
-    kept = {**kept_params(target), **given}
-    runbook = load_runbook(target.runbook_file, kept)
+    runbook = load_runbook(target.runbook_file, given)
     with Service.create(target.root, runbook, expect_rev=expect_rev) as service:
-        write_file(target.private / "params.json", json.dumps(kept, sort_keys=True).encode())
-        bound = {host.role for host in service.snapshot().hosts}
+        write_file(target.private / "params.json", json.dumps(given, sort_keys=True).encode())
+        snapshot = service.snapshot()
+        bound = {host.role for host in snapshot.hosts}
         revision = service.store.revision()
         report.choose(folder or workspace)
         step = following(service.view())
@@ -89,7 +90,8 @@ def init_command(
     report.line(f"{target.root}: {runbook.title} ({len(runbook.tasks)} tasks)")
     missing = [role for role in runbook.hosts if role not in bound]
     for role in missing:
-        report.line(report.located(f"Bind a machine to `{role}`: runbook host bind {role} local"))
+        bind = f"runbook host bind {role} {where(snapshot, role)}"
+        report.line(report.located(f"Bind a machine to `{role}`: {bind}"))
     if not missing and step.command:
         tell_next(step)
 
@@ -191,11 +193,14 @@ def validate_command(
     """
     from runbook.plan import PlanError
 
-    path = file or find_workspace(workspace).runbook_file
+    own = None if file is not None else find_workspace(workspace)
+    path = own.runbook_file if own else file
+    assert path is not None
     if file is not None and not file.is_file() and str(file) in bundled():
         path = Path(str(files("runbook") / "library" / f"{file}.yaml"))
     try:
-        runbook = _load(path, given_params(params))
+        kept = kept_params(own) if own else {}
+        runbook = _load(path, {**kept, **given_params(params)})
     except PlanError as error:
         if as_json:
             answer("validate", None, {"valid": False, "problems": plain(error.problems)})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
-from runbook.forecast import OUT
+from runbook.forecast import OUT, RAN_S
+from runbook.reasons import STOPPED_BY, WHY_STOPPED
 from runbook.serving.diagnosis import DIAGNOSIS
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 from state.transitions import TERMINAL
@@ -16,7 +18,7 @@ from state.transitions import TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from remote import CheckResult, Host
+    from remote import CheckResult, Host, JobStatus
     from runbook.engine.world import World
     from state import Purpose, Tx
 
@@ -151,6 +153,25 @@ def collecting(
     return True
 
 
+def evidence_of(status: JobStatus) -> Mapping[str, object]:
+    """What is kept of a job's end."""
+    return {
+        **status.evidence,
+        "reason": status.reason,
+        "pid": status.pid,
+        "progress": dict(status.progress or {}),
+        **ran(status),
+    }
+
+
+def ran(status: JobStatus) -> Mapping[str, float]:
+    """How long it ran by the host's own clock: it may have ended while nobody looked."""
+    if not (status.started_at and status.ended_at):
+        return {}
+    begun, ended = map(datetime.fromisoformat, (status.started_at, status.ended_at))
+    return {RAN_S: max(0.0, (ended - begun).total_seconds())}
+
+
 def conclude(
     world: World,
     task: Task,
@@ -238,6 +259,8 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))
     names = {cls.value, exact_class(attempt, cls)}
+    if str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY):
+        return None  # it ended before the stop came, and is not to run
     if attempt.evidence.get(DIAGNOSIS, {}).get("final"):
         return None  # its own words: unchanged, it ends so again
     if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:

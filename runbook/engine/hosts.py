@@ -16,6 +16,7 @@ from remote import Host, HostTarget, Unreachable, open_transport
 from remote.breaker import Breaker
 from runbook.engine.quiet import QuietHost
 from runbook.errors import CannotStart
+from runbook.rented import where
 from runbook.secrets import SecretBox
 from state import HostBinding, Snapshot, UnknownHost
 
@@ -115,7 +116,7 @@ def bound(snapshot: Snapshot, role: str) -> HostBinding:
     except UnknownHost:
         raise CannotStart(
             f"No machine is bound to the host role `{role}`.",
-            hint=f"Bind one: `runbook host bind {role} local`.",
+            hint=f"Bind one: `runbook host bind {role} {where(snapshot, role)}`.",
         ) from None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from functools import partial
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,11 @@ from remote import Host, JobStatus, RemoteError, StopReport, Unreachable
 from runbook.engine import services, stall
 from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Problem, Progressed
-from runbook.engine.finish import finish, retry_reason, wait_before_retry
+from runbook.engine.finish import evidence_of, finish, retry_reason, wait_before_retry
 from runbook.engine.launching import CONTROL, launch
 from runbook.engine.logs import Growth, end_of_logs, live_of, mirror
 from runbook.engine.start import FOUND
 from runbook.errors import CannotStart
-from runbook.forecast import RAN_S
 from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
 from runbook.serving.diagnosis import last_words as server_words
 from state import (
@@ -249,25 +247,6 @@ def why_ended(status: JobStatus, *, service: bool, last: str = "") -> str:
         return f"could not be started: {status.reason}"
     ended = "the server ended" if service else "ended"
     return f"{ended} with {how}" + (f": {last}" if last else "")
-
-
-def evidence_of(status: JobStatus) -> Mapping[str, object]:
-    """What is kept of a job's end."""
-    return {
-        **status.evidence,
-        "reason": status.reason,
-        "pid": status.pid,
-        "progress": dict(status.progress or {}),
-        **ran(status),
-    }
-
-
-def ran(status: JobStatus) -> Mapping[str, float]:
-    """How long it ran by the host's own clock: it may have ended while nobody looked."""
-    if not (status.started_at and status.ended_at):
-        return {}
-    begun, ended = map(datetime.fromisoformat, (status.started_at, status.ended_at))
-    return {RAN_S: max(0.0, (ended - begun).total_seconds())}
 
 
 def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:

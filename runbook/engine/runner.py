@@ -6,15 +6,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from runbook.claims import blocking, live_claims
 from runbook.engine.events import Info
 from runbook.engine.garbage import shrink_old_jobs
 from runbook.engine.observe import live_attempts, observe
 from runbook.engine.rentals import warn_of_rentals
 from runbook.engine.start import start, start_key
-from runbook.engine.stopping import WHY_STOPPED, stop_beside
+from runbook.engine.stopping import stop_beside
 from runbook.live import write_live
 from runbook.placement import Placement, place
-from runbook.reasons import RESTARTED_BY, STOPPED_BY, is_over
+from runbook.reasons import PENDING_STOP, RESTARTED_BY, STOPPED_BY, WHY_STOPPED, is_over
 from runbook.views import RunResult
 from state import (
     AttemptState,
@@ -175,7 +176,10 @@ class Engine:
         }
         self._stops = {name: self._stops.get(name, now) for name in stopping}
         for name, (task, attempt) in stopping.items():
-            if now - self._stops[name] < STOP_TAKEN_OVER_S:
+            left = snapshot.meta.extra.get(PENDING_STOP + task.id) == name
+            if task.role and snapshot.host(task.role).unreachable_since:
+                continue  # at once when it answers
+            if not left and now - self._stops[name] < STOP_TAKEN_OVER_S:
                 continue
             reason = str(attempt.evidence.get(WHY_STOPPED) or task.reason or "stopped")
             by_person = reason.startswith(STOPPED_BY)
@@ -183,6 +187,12 @@ class Engine:
             if reason.startswith(RESTARTED_BY):
                 then = TaskState.READY
             stop_beside(self.world, task, attempt, then=then, reason=reason)
+
+    def claimed(self, snapshot: Snapshot) -> list[str]:
+        """Tasks that were not started because somebody else has them."""
+        actor, live = self.world.store.actor, live_claims(self.world.workspace, snapshot)
+        names = self.world.refused
+        return [name for name in names if blocking(snapshot, live, actor=actor, tasks=[name])]
 
     def result(self) -> RunResult:
         """Why nothing moves any more."""
@@ -197,14 +207,18 @@ class Engine:
             if found:
                 said = "; ".join(f"{task.id}: {task.reason or task.state}" for task in found)
                 return RunResult(outcome=outcome, reason=said, started=started)
-        if self.world.refused:
-            said = "; ".join(self.world.refused.values())
-            return RunResult(outcome="blocked", reason=said, started=started)
+        claimed = self.claimed(snapshot)
+        refused = [why for name, why in self.world.refused.items() if name not in claimed]
+        if refused:
+            return RunResult(outcome="blocked", reason="; ".join(refused), started=started)
         gated = [task for task in tasks if task.state is TaskState.GATED]
         if gated:
             said = "; ".join(f"{task.id} {task.reason}" for task in gated)
             over = any(is_over(task) for task in gated)
             return RunResult(outcome="budget" if over else "gate", reason=said, started=started)
+        if claimed:
+            said = "; ".join(self.world.refused[name] for name in claimed)
+            return RunResult(outcome="held", reason=said, started=started)
         waiting = self.placement(snapshot).waiting
         if waiting:
             said = "; ".join(f"{name} {why}" for name, why in list(waiting.items())[:3])

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from remote import Host, StopReport, Unreachable
 from runbook.engine.events import Info
-from runbook.engine.finish import retry_reason, wait_before_retry
+from runbook.engine.finish import evidence_of, retry_reason, wait_before_retry
+from runbook.reasons import WHY_STOPPED
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import TERMINAL
 
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.engine.world import World
-
-WHY_STOPPED = "why_stopped"
-"""Key of an attempt's evidence: whoever sees a stop through says the same reason."""
 
 
 def stop_attempt(
@@ -31,6 +29,9 @@ def stop_attempt(
     again: str | None = None,
 ) -> StopReport:
     """Stops one attempt and verifies that nothing of it is left.
+
+    A job that had ended before the stop reached its host keeps its own outcome: whoever advances
+    the graph records it.
 
     Args:
         again: why it is tried again by itself, once it has failed by this.
@@ -54,6 +55,18 @@ def stop_attempt(
     report = host.stop(
         attempt.id, grace_s=float(job.get("grace_s", 20)), ports=tuple(job.get("ports", ()))
     )
+    if ended_before(task, report):
+        ended = host.poll([attempt.id])[attempt.id]
+        with world.store.write(lease=world.lease) as tx:
+            tx.move_attempt(
+                attempt.id,
+                AttemptState.EXITED,
+                expect={AttemptState.STOPPING},
+                exit_code=ended.exit_code,
+                signal=ended.signal,
+                evidence=evidence_of(ended),
+            )
+        return report
     current = world.store.snapshot().task(task.id)
     stopped = report.state == "stopped"
     with world.store.write(lease=world.lease) as tx:
@@ -77,6 +90,13 @@ def stop_attempt(
     return report
 
 
+def ended_before(task: Task, report: StopReport) -> bool:
+    """Whether the stop found a job that had ended by itself, with nothing left of it."""
+    found = report.evidence
+    alone = found.get("before") == "exited" and found.get("cls") != FailureClass.STOPPED.value
+    return task.kind is TaskKind.ONCE and report.state == "stopped" and alone
+
+
 def stop_beside(
     world: World,
     task: Task,
@@ -97,7 +117,7 @@ def stop_beside(
         )
 
     def done(report: StopReport) -> None:
-        if again and report.state == "stopped":
+        if again and report.state == "stopped" and not ended_before(task, report):
             world.emit(Info(text=f"{task.id}: {again}"))
 
     def failed(error: Exception) -> None:

@@ -11,6 +11,7 @@ from remote.fanout import Fanout
 from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
 from runbook.engine.hosts import LeftAlone
+from runbook.reasons import OTHER_KEY, other_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,9 +126,15 @@ class World:
         if isinstance(error, LeftAlone):
             return
         self.hosts.failed(role)
-        if snapshot.host(role).unreachable_since is None:
+        key = ""
+        if isinstance(error, HostKeyChanged):
+            key = f"{error.fingerprint} (pinned: {error.expected_fingerprint})"
+        news = key and key != other_key(self.store.snapshot(), role)
+        if news or snapshot.host(role).unreachable_since is None:
             with self.store.write(lease=self.lease) as tx:
                 tx.set_unreachable(role, True)
+                if news:
+                    tx.set_meta(OTHER_KEY + role, key)
             wait = self.hosts.next_try_s(role)
             again = f"it is asked again in {wait:.0f} s, and then ever more rarely."
             hint = f"Its jobs go on; {again}"
@@ -149,6 +156,7 @@ class World:
         if snapshot.host(role).unreachable_since is not None:
             with self.store.write(lease=self.lease) as tx:
                 tx.set_unreachable(role, False)
+                tx.set_meta(OTHER_KEY + role, "", unless="")
             self.emit(Info(text=f"{role} answers again."))
 
 

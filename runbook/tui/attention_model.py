@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import OVER_BUDGET
+from runbook.reasons import OVER_BUDGET, other_key
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
@@ -252,11 +252,16 @@ def _unbound(role: str, tasks: list[str]) -> Matter:
 
 def _silent(view: View, host: HostBinding, now: datetime) -> Matter:
     gone = fmt.duration(fmt.between(host.unreachable_since, now))
+    why = "unreachable is not dead, its jobs may well go on"
+    if key := other_key(view.snapshot, host.role):
+        why = (
+            f"it shows another host key, {key}; if it was rebuilt: `runbook host repin {host.role}`"
+        )
     running = [t.id for t in view.snapshot.tasks if t.role == host.role and t.state in model.OPEN]
     return Matter(
         id=f"host:{host.role}", kind="no link", state="attention", role=host.role,
         title=f"{host.role} does not answer",
-        why=f"for {gone}; unreachable is not dead, its jobs may well go on",
+        why=f"for {gone}; {why}",
         speaks_for=tuple(f"{name} ran when it was last seen" for name in running),
         speaks_against=(f"no answer since {host.unreachable_since}",),
         choices=(

@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from runbook.reasons import stop_pending
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
@@ -96,11 +97,12 @@ def _headline(subject: Subject, looks: Looks) -> Text:
 
 def _why(subject: Subject, looks: Looks) -> Text | None:
     """Why it stands where it stands."""
-    if not subject.task.reason:
+    why = subject.task.reason or stop_pending(subject.view.snapshot, subject.task)
+    if not why:
         return None
     bad = model.look_of(subject.view, subject.task) in model.TROUBLE - {"stopped"}
     ink = looks.inks.bad if bad else looks.inks.text
-    return fmt.text(subject.task.reason, ink)
+    return fmt.text(why, ink)
 
 
 def _progress(subject: Subject, looks: Looks, width: int) -> Iterator[RenderableType]:

@@ -82,7 +82,9 @@ class Writer(Reader):
     def progress_body(self, snapshot: Snapshot) -> str:
         """The managed part of PROGRESS.md at one revision."""
         events = self.events(after=max(0, snapshot.revision - BRIEF_EVENTS))
-        view = View(snapshot=snapshot, next=next_action(snapshot, engine=None))
+        # Nobody's clock and nobody's name is in it: every claim is taken as somebody else's.
+        step = next_action(snapshot, engine=None, held=snapshot.claims)
+        view = View(snapshot=snapshot, next=step)
         phases = json.loads(snapshot.meta.extra.get("phases", "{}"))
         return render(
             snapshot,

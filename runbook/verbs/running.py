@@ -12,11 +12,11 @@ from runbook.engine.launching import CONTROL
 from runbook.engine.observe import live_attempts
 from runbook.engine.reconcile import Seen, look_again
 from runbook.engine.runner import Engine, needed_for
-from runbook.engine.stopping import live_attempt, stop_attempt
+from runbook.engine.stopping import ended_before, live_attempt, stop_attempt
 from runbook.engine.watch import Once, Watch
 from runbook.errors import Exit, RunbookError
 from runbook.reader import ENGINE
-from runbook.reasons import STOPPED_BY
+from runbook.reasons import PENDING_STOP, STOPPED_BY
 from runbook.verbs.base import ignore, wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Attempt, AttemptState, LeaseHeld, Task, TaskState
@@ -163,6 +163,8 @@ class RunVerbs(ConfirmVerbs):
             )
         except Unreachable as error:
             self._hosts.failed(task.role or "")
+            with self.store.write() as tx:
+                tx.set_meta(PENDING_STOP + task_id, attempt.id)
             error.hint = f"the stop is written down: `run` sees it through; {error.hint}"
             raise
         finally:
@@ -173,6 +175,8 @@ class RunVerbs(ConfirmVerbs):
                 hint="The survivors are named in `runbook status --json`; stop again to try again.",
                 exit_code=Exit.TASK_FAILED,
             )
+        if ended_before(task, report):
+            return f"{task_id} had ended before the stop came: `runbook run` records its outcome"
         return f"{task_id} stopped and verified: no process of it is left"
 
     def supersede(self, task_id: str, *, reason: str) -> Task:

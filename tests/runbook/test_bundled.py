@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,35 @@ from tests.support.workspaces import cli
 REPOSITORY = Path(__file__).parent.parent.parent
 
 
+def given(name: str) -> tuple[str, ...]:
+    """What its operator has to say: the store, which nobody else can know."""
+    return () if name == "demo" else ("-p", f"store=s3://your-bucket/{name}")
+
+
+@pytest.mark.parametrize("name", [name for name in bundled() if name != "demo"])
+def test_each_asks_for_the_store_and_keeps_it(tmp_path: Path, name: str) -> None:
+    words = ("init", name, "--dir", str(tmp_path / "ws"))
+    refused = cli(tmp_path, *words)
+    assert refused.returncode == 2
+    assert "-p store=VALUE" in refused.stderr
+    assert not (tmp_path / "ws").exists()
+    made = cli(tmp_path, *words, *given(name))
+    assert made.returncode == 0, made.stderr
+    for role in re.findall(r"host bind (\S+) ", made.stdout):
+        assert f"host bind {role} USER@ADDRESS" in made.stdout, "rented, or with GPUs"
+    again = cli(tmp_path / "ws", "init")
+    assert again.returncode == 0, again.stderr
+    valid = cli(tmp_path / "ws", "validate")
+    assert valid.returncode == 0, valid.stderr
+
+
 def test_there_is_one_for_a_trial_and_two_for_the_real_thing() -> None:
     assert {"demo", "qwen3-8b-dflash", "qwen3.6-27b-dflash"} <= set(bundled())
 
 
 @pytest.mark.parametrize("name", bundled())
 def test_each_makes_a_workspace(tmp_path: Path, name: str) -> None:
-    made = cli(tmp_path, "init", name, "--dir", str(tmp_path / "ws"))
+    made = cli(tmp_path, "init", name, *given(name), "--dir", str(tmp_path / "ws"))
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "ws" / "PROGRESS.md").exists()
 
@@ -28,7 +51,7 @@ def test_each_makes_a_workspace(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in bundled() if name != "demo"])
 def test_each_tells_every_command_before_anything_is_rented(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "ws"
-    cli(tmp_path, "init", name, "--dir", str(folder))
+    cli(tmp_path, "init", name, *given(name), "--dir", str(folder))
     told = cli(folder, "run", "--dry-run", "--json")
     would = json.loads(told.stdout)["data"]["would"]
     listed = json.loads(cli(folder, "status", "--json").stdout)["data"]["tasks"]
@@ -43,9 +66,9 @@ def test_each_tells_every_command_before_anything_is_rented(tmp_path: Path, name
 def test_a_second_generation_box_is_one_line() -> None:
     path = REPOSITORY / "runbook" / "library" / "qwen3.6-27b-dflash.yaml"
     text = path.read_text(encoding="utf-8")
-    one = load_text(text, path="r", params={})
+    one = load_text(text, path="r", params={"store": "s3://b/x"})
     text = text.replace("  cpu: {", "  gen-2: {group: generators}\n  cpu: {", 1)
-    two = {task.id: task for task in load_text(text, path="r", params={}).tasks}
+    two = {task.id: task for task in load_text(text, path="r", params={"store": "s3://b/x"}).tasks}
     added = {task for task in two if task not in {task.id for task in one.tasks}}
     assert {task.partition("@")[2].partition("[")[0] or task for task in added} == {
         "gen-2", "download[gen-2,completions]", "download[gen-2,about]",
@@ -67,7 +90,8 @@ def test_no_figure_of_one_run_is_in_a_runbook() -> None:
 
 
 def test_progress_md_of_the_repository_is_current(tmp_path: Path) -> None:
-    cli(tmp_path, "init", "qwen3.6-27b-dflash", "--dir", str(tmp_path))
+    name = "qwen3.6-27b-dflash"
+    cli(tmp_path, "init", name, *given(name), "--dir", str(tmp_path))
     fresh = (tmp_path / "PROGRESS.md").read_text(encoding="utf-8")
     kept = (REPOSITORY / "PROGRESS.md").read_text(encoding="utf-8")
     assert kept == fresh, "make it anew: scripts/render_progress.sh"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook.claims import Watched, live_claims
-from runbook.errors import RunbookError
+from runbook.errors import Exit, RunbookError
 from runbook.service import Service
 from state import Claim, ClaimHeld
 from state.doctor import examine
@@ -171,3 +171,34 @@ def test_claims_are_shown(ann: Service, bob: Service) -> None:
     refused = cli(folder, "claim", "good", RUNBOOK_ACTOR="bob")
     assert refused.returncode == 6
     assert "ann" in refused.stderr
+
+
+def test_when_only_claimed_work_is_left_it_is_a_conflict_and_named(
+    ann: Service, bob: Service
+) -> None:
+    bob.skip("bad", "not wanted")
+    ann.run()
+    ann.approve("after", "yes")
+    ann.claim("after", reason="on it")
+    result = bob.run()
+    assert result.outcome == "held"
+    assert "claimed by ann" in result.reason
+    step = bob.view().next
+    assert step.command == "runbook status after", "nothing that would be refused"
+    for said in ("claimed by ann", "`runbook release after`", "--take-over"):
+        assert said in step.reason
+    assert f"`{step.command}` ({step.reason})" in bob.brief()
+    assert ann.view().next.command == "runbook run", "her own claim is in nobody's way"
+    ended = cli(bob.workspace.root, "run", RUNBOOK_ACTOR="bob")
+    assert ended.returncode == Exit.CONFLICT, ended.stdout
+    ann.claim("run")
+    assert bob.view().next.reason.startswith("the whole run is claimed by ann")
+    ann.release("run")
+    ann.release("after")
+    assert bob.view().next.command == "runbook run"
+
+
+def test_what_others_claimed_keeps_nobody_from_the_rest(ann: Service, bob: Service) -> None:
+    ann.claim("bad")
+    step = bob.view().next
+    assert (step.command, step.reason) == ("runbook run", "ready: good")

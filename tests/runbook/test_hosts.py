@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remote import HostKeyChanged, Result, Unreachable
+from remote.supervisor.locks import lock_is_held
 from runbook.engine import hosts, runner
 from runbook.engine.events import Problem
 from runbook.engine.hosts import Hosts, LeftAlone
 from runbook.service import Service
 from tests.support.deadline import wait_for
-from tests.support.workspaces import make, states
+from tests.support.workspaces import cli, make, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,19 @@ TASKS = """\
     phase: one
     step: shell
     with: {argv: ["true"]}
+"""
+ENDING = """\
+  well:
+    title: Ends well
+    phase: one
+    step: shell
+    with: {sh: "until test -e ${host.work}/go; do sleep 0.05; done"}
+  badly:
+    title: Ends badly
+    phase: one
+    step: shell
+    retry: {max: 3, on: [exit]}
+    with: {sh: "until test -e ${host.work}/go; do sleep 0.05; done; exit 3"}
 """
 
 
@@ -88,11 +102,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception | Non
 def test_a_run_says_how_to_take_the_key_of_a_rebuilt_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = HostKeyChanged(
-        "box", expected="ssh-ed25519 A", found="ssh-ed25519 B",
-        fingerprint="SHA256:b", expected_fingerprint="SHA256:a",
-    )  # fmt: skip
-    shown = [changed]
+    shown = [other_key()]
     told: list[EngineEvent] = []
     with make(tmp_path, TASKS) as service:
         failing(monkeypatch, lambda: shown.pop() if shown else None)
@@ -106,7 +116,7 @@ def test_a_run_says_how_to_take_the_key_of_a_rebuilt_machine(
 def test_a_stop_that_finds_no_machine_is_seen_through_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "STOP_TAKEN_OVER_S", 1.0)
+    monkeypatch.setattr(runner, "STOP_TAKEN_OVER_S", 3600.0)  # at once, not by waiting
     down: list[Exception] = []
     failing(monkeypatch, lambda: Unreachable("no answer") if down else None)
     with make(tmp_path, TASKS.replace('["true"]', '[sleep, "1000"]')) as service:
@@ -117,12 +127,81 @@ def test_a_stop_that_finds_no_machine_is_seen_through_and_says_so(
         with pytest.raises(Unreachable) as silent:
             service.stop("hello")
         assert "the stop is written down" in silent.value.hint
+        told = cli(tmp_path, "status")
+        assert "stop pending, `run` carries it out once box answers (stopped by" in told.stdout
+        assert "stop pending" in service.brief()
         down.clear()
         other.join(timeout=60)
         assert not other.is_alive()
         assert service.snapshot().task("hello").reason.startswith("stopped by")
 
 
-def elsewhere(folder: Path) -> None:
-    with Service.open(folder) as service:
+def test_what_ended_before_a_pending_stop_came_keeps_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 0: done. Exit 3: failed by itself, and not tried again against the person's stop."""
+    down: list[bool] = []
+    failing(monkeypatch, lambda: Unreachable("no answer") if down else None)
+    with make(tmp_path, ENDING) as service:
+        begun = threading.Event()
+        leaves = threading.Thread(target=elsewhere, args=(tmp_path, begun))
+        leaves.start()
+        for name in ("well", "badly"):
+            wait_for(lambda name=name: started(service, name), what=f"{name} to run")
+        begun.set()
+        leaves.join(timeout=60)
+        down.append(True)
+        for name in ("well", "badly"):
+            with pytest.raises(Unreachable):
+                service.stop(name)
+            service._hosts.answered("box")
+        (tmp_path / "work" / "go").touch()
+        down.clear()
+        ended = list((tmp_path / ".runbook" / "host").glob("*/jobs/*"))
+        assert len(ended) == 2
+        wait_for(lambda: all(not lock_is_held(str(job)) for job in ended), what="both to end")
         service.run()
+        assert states(service) == {"well": "done", "badly": "failed"}
+        (attempt,) = service.snapshot().attempts_of("badly")
+        assert (attempt.cls, attempt.exit_code) == ("exit", 3)
+
+
+def started(service: Service, name: str) -> bool:
+    attempt = service.snapshot().latest_attempt(name)
+    return attempt is not None and attempt.state == "running"
+
+
+def test_another_host_key_is_told_until_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [other_key()]
+    with make(tmp_path, TASKS) as service:
+        failing(monkeypatch, lambda: shown[0] if shown else None)
+        leave = threading.Event()
+        other = threading.Thread(target=elsewhere, args=(tmp_path, leave))
+        other.start()
+        wait_for(lambda: service.snapshot().host("box").unreachable_since, what="the silence")
+        leave.set()
+        other.join(timeout=60)
+        step = service.view().next
+        assert (step.command, step.person) == ("runbook host repin box", True)
+        assert "SHA256:b" in step.reason
+        told = cli(tmp_path, "status").stdout
+        assert "it shows another host key, SHA256:b (pinned: SHA256:a)" in told
+        assert "SHA256:b" in service.brief()
+        shown.clear()
+        service.bind("box", service.snapshot().host("box"))
+        assert service.view().next.command == "runbook run"
+        assert "another host key" not in cli(tmp_path, "status").stdout
+
+
+def other_key() -> HostKeyChanged:
+    return HostKeyChanged(
+        "box", expected="ssh-ed25519 A", found="ssh-ed25519 B",
+        fingerprint="SHA256:b", expected_fingerprint="SHA256:a",
+    )  # fmt: skip
+
+
+def elsewhere(folder: Path, leave: threading.Event | None = None) -> None:
+    with Service.open(folder) as service:
+        service.run(stop_event=leave)

@@ -100,7 +100,8 @@ def begin(
     fleet = Fleet(folder / "fleet.json")
     fleet.create({**seed.TASKS, **(tasks or {})}, faults or [])
     run = Run(folder / "ws", fleet)
-    given = [word for param in params for word in ("-p", param)]
+    store = f"store=s3://your-bucket/{name}"
+    given = [word for param in (store, *params) for word in ("-p", param)]
     made = run.verb("init", name, "--dir", str(run.folder), *given)
     assert made.returncode == 0, made.stderr
     for role in re.findall(r"host bind (\S+) ", made.stdout):
