@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+PROGRAM = "python -m dflash"
+"""How it is started: no script is installed, for another distribution has that name."""
+
+
 class Command(NamedTuple):
     """Where a command lives and the line `--help` shows for it."""
 
@@ -84,10 +88,10 @@ def top_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {row.summary}" for name, row in COMMANDS.items())
     parser = argparse.ArgumentParser(
-        prog="dflash",
-        usage="dflash COMMAND [options]",
+        prog=PROGRAM,
+        usage=f"{PROGRAM} COMMAND [options]",
         description="Data, online training and evaluation of DFlash drafters.",
-        epilog=f"commands:\n{rows}\n\n`dflash COMMAND --help` shows options and an example.",
+        epilog=f"commands:\n{rows}\n\n`{PROGRAM} COMMAND --help` shows options and an example.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dflash {__version__}")
@@ -97,7 +101,7 @@ def top_parser() -> argparse.ArgumentParser:
 
 def command_parser(name: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        prog=f"dflash {name}",
+        prog=f"{PROGRAM} {name}",
         description=COMMANDS[name].summary,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # a typo must not become another option

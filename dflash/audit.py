@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dflash.tokenizer import TargetTokenizer
 
 EXAMPLE = f"""example:
-  dflash audit --completions completions --tokenizer models/target --report audit \\
+  python -m dflash audit --completions completions --tokenizer models/target --report audit \\
     --gate min_rows=1000 --gate max_truncated=0.05 --gate thinking=required
 
 {gates_help()}"""
@@ -107,7 +107,8 @@ def audit(
     write_json(out / "report.json", report)
     write_text(out / "report.txt", render(report))
     panels = [("loss tokens a row", report["loss_tokens"]), ("tokens a row", report["length"])]
-    draw(out / "histogram.png", f"{report['source']}: {report['rows']:,} rows", panels)
+    counted = [(name, numbers) for name, numbers in panels if numbers]
+    draw(out / "histogram.png", f"{report['source']}: {report['rows']:,} rows", counted)
     write_json(out / "samples.json", {"samples": tally.samples()})
     _tell(report, out, progress)
     return report

@@ -89,7 +89,9 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
 
 
-def _table(title: str, numbers: Mapping[str, Any]) -> list[str]:
+def _table(title: str, numbers: Mapping[str, Any] | None) -> list[str]:
+    if numbers is None:
+        return [f"{title}: unknown, no row has token ids or counts; audit the tokenized set"]
     order = ("min", "p5", "p25", "p50", "p75", "p95", "max")
     lines = [
         (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT = "dflash-check/1"
 LENGTH = 48
 EXAMPLE = """example:
-  dflash check --drafter out/export --target models/smollm2 --out out/check.json"""
+  python -m dflash check --drafter out/export --target models/smollm2 --out out/check.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

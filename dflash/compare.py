@@ -24,7 +24,7 @@ FORMAT = "dflash-compare/1"
 OF_EVAL = "dflash-eval/1"
 SAME = ("target", "prompts", "sampling")
 EXAMPLE = """example:
-  dflash compare eval-1000.json eval-2000.json eval-3000.json"""
+  python -m dflash compare eval-1000.json eval-2000.json eval-3000.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

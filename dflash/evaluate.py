@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT = "dflash-eval/1"
 PARTIAL_SUFFIX = ".partial.jsonl"
 EXAMPLE = """example:
-  dflash eval --target models/smollm2 --drafter out/export --data tokenized \\
+  python -m dflash eval --target models/smollm2 --drafter out/export --data tokenized \\
       --limit 12 --max-new-tokens 48 --workers 2 --out out/eval.json"""
 
 

@@ -25,7 +25,7 @@ FORMAT = "dflash-export/1"
 MANIFEST = "manifest.json"
 CONFIG, WEIGHTS, PROVENANCE = "config.json", "model.safetensors", "provenance.json"
 EXAMPLE = """example:
-  dflash export --checkpoint out/train --out out/export"""
+  python -m dflash export --checkpoint out/train --out out/export"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

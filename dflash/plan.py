@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 KINDS = ("storage", "memory", "topology", "time")
 EXAMPLE = """examples:
-  dflash plan storage --target models/qwen3.6-27b --documents 900000 --mean-tokens 2068
-  dflash plan topology --target models/qwen3.6-27b --data tokenized --gpu h200 --gpus 8"""
+  python -m dflash plan storage --target models/qwen3.6-27b --documents 900000 --mean-tokens 2068
+  python -m dflash plan topology --target models/qwen3.6-27b --data tokenized --gpu h200 --gpus 8"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 OF_THE_TARGET = ("embed_tokens.", "lm_head.", "verifier_")
 EXAMPLE = """example:
-  dflash import --drafter downloads/Qwen3-8B-speculator.dflash --target models/qwen3-8b \\
+  python -m dflash import --drafter downloads/Qwen3-8B-speculator.dflash --target models/qwen3-8b \\
     --out start
-  dflash train --init-from start ..."""
+  python -m dflash train --init-from start ..."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

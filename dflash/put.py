@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dflash.s3_store import S3Store
 
 EXAMPLE = """example:
-  dflash put completions s3://bucket/runs/a/completions --endpoint https://s3.example.com
+  python -m dflash put completions s3://bucket/runs/a/completions --endpoint https://s3.example.com
 
 Files whose name or folder starts with a dot stay here. After a kill, the same command goes on."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dflash.prompts import Prompt
 
 EXAMPLE = """example:
-  dflash bench --prompts prompts.jsonl --out bench --concurrency 16 --concurrency 64 \\
+  python -m dflash bench --prompts prompts.jsonl --out bench --concurrency 16 --concurrency 64 \\
     --variant '{"name": "plain", "argv": ["sglang", "serve", "--port", "30000", ...],
                 "url": "http://127.0.0.1:30000", "model": "qwen3"}'"""
 COMPARED, COMPARED_TOKENS = 16, 48

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 EXAMPLE = """examples:
-  dflash show row-17 --tokenized tokenized --tokenizer models/target
-  dflash show row-17 --completions completions --tokenizer models/target --tokens"""
+  python -m dflash show row-17 --tokenized tokenized --tokenizer models/target
+  python -m dflash show row-17 --completions completions --tokenizer models/target --tokens"""
 DIM, LOSS, MARK, RESET = "\033[2m", "\033[32m", "\033[1;33m", "\033[0m"
 OPEN, CLOSE = "⟦", "⟧"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

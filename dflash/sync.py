@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dflash.s3 import StoreOptions
 
 EXAMPLE = """example:
-  dflash sync completions s3://bucket/runs/a/completions --until manifest.json:complete
+  python -m dflash sync completions s3://bucket/runs/a/completions --until manifest.json:complete
 
 Without --until it sends what is closed now, and ends."""
 OPEN_ENDS = (".partial", ".part", ".tmp")

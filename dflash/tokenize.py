@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from dflash.sources import Entry
 
 EXAMPLE = """examples:
-  dflash tokenize --completions completions --tokenizer models/target --out tokenized \\
+  python -m dflash tokenize --completions completions --tokenizer models/target --out tokenized \\
     --max-length 4096 --split train=0.9,heldout=0.1 --workers 8
-  dflash tokenize --completions s3://bucket/completions --tokenizer models/target \\
+  python -m dflash tokenize --completions s3://bucket/completions --tokenizer models/target \\
     --shard 2/4 --out share-2                          # on the second of four hosts
-  dflash tokenize --merge share-1 share-2 share-3 share-4 --out tokenized"""
+  python -m dflash tokenize --merge share-1 share-2 share-3 share-4 --out tokenized"""
 INBOX = ".inbox"
 SURE = 8
 """A split that expects so many times its floor has it: no look at the ids is needed."""

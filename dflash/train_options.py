@@ -13,8 +13,9 @@ from dflash.recipe import bundled, load_recipe
 from dflash.train_config import TrainConfig
 
 EXAMPLE = """example:
-  dflash train --target models/qwen3 --data tokenized --out run --layers 5 --block-size 16 \\
-      --anchors-per-doc 512 --batch-tokens 8192 --steps 2000 --targets 3 --drafters 1
+  python -m dflash train --target models/qwen3 --data tokenized --out run --layers 5 \\
+      --block-size 16 --anchors-per-doc 512 --batch-tokens 8192 --steps 2000 --targets 3 \\
+      --drafters 1
 """
 HELP = {
     "target": "folder of the frozen model (safetensors)",

@@ -6,7 +6,7 @@ from itertools import takewhile
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from runbook.reasons import STOPPED_BY, is_void, other_key, stop_pending
+from runbook.reasons import STOPPED_BY, all_done, is_void, other_key, stop_pending
 from runbook.rented import HERE, where
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
@@ -46,7 +46,7 @@ def next_action(
     if claimed := _claimed(tasks, held):
         return claimed
     if all(task.state in SETTLED for task in tasks):
-        return NextAction(verb="nothing", task=None, command="", reason="every task is done")
+        return NextAction(verb="nothing", task=None, command="", reason=all_done(tasks))
     for task in tasks:
         if task.state is TaskState.BLOCKED:
             return _on(task, "status", f"{task.id} {task.reason}")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from state import AttemptState, Snapshot, Task, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 STOPPED_BY = "stopped by "
 """How the reason of a person's stop begins."""
@@ -65,6 +70,15 @@ def is_over(task: Task) -> bool:
 def asks_of_gate(task: Task) -> bool:
     """Whether the question that a task waits with is, or holds, the one of its gate."""
     return task.state is TaskState.GATED and WAITS_FOR_PERSON in task.reason
+
+
+def all_done(tasks: Iterable[Task]) -> str:
+    """That nothing is left to do, and what was left out."""
+    skipped = [task.id for task in tasks if task.state is TaskState.SKIPPED]
+    if not skipped:
+        return "every task is done"
+    few = ", ".join(skipped[:4]) + (" ..." if len(skipped) > 4 else "")
+    return f"every task is done or skipped ({few})"
 
 
 def is_void(task: Task) -> bool:

@@ -15,6 +15,10 @@ from runbook.signs import SIGNS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+WIDTH = 80
+"""Columns of a terminal, as far as tables keep to them."""
+LEAST_ROOM = 12
+
 COLOURS = {
     "done": "32",
     "serving": "32",
@@ -119,15 +123,28 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
-def table(rows: Iterable[tuple[str, ...]]) -> None:
-    """Left-aligned columns; the last one is free."""
+def table(rows: Iterable[tuple[str, ...]], *, width: int | None = None) -> None:
+    """Left-aligned columns; the last one is free, or goes on below itself beyond `width`."""
     rows = list(rows)
     if not rows:
         return
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    before = sum(widths) + 2 * len(widths)
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        line("  ".join([*cells, row[-1]]).rstrip())
+        cells = [cell.ljust(wide) for cell, wide in zip(row, widths, strict=False)]
+        first, *more = _wrapped(row[-1], width - before) if width else [row[-1]]
+        line("  ".join([*cells, first]).rstrip())
+        for rest in more:
+            line(" " * before + rest)
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    """The lines of a cell; one line where too little room is left."""
+    import textwrap
+
+    if width < LEAST_ROOM:
+        return [cell]
+    return textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def seconds(value: float) -> str:

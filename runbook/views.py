@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping  # noqa: TC003 (schemas are made from these annotations)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,24 @@ def task_row(view: View, task: Task) -> TaskRow:
         attempts=len(view.snapshot.attempts_of(task.id)),
         progress=view.live.get(task.id),
     )
+
+
+def json_object(text: str) -> Mapping[str, Any]:
+    """A JSON object that somebody stored; empty for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def phase_title(snapshot: Snapshot, phase: str) -> str:
+    """What the runbook file calls a phase; else `target_server` as `Target server`."""
+    title = json_object(snapshot.meta.extra.get("phases", "{}")).get(phase)
+    if title:
+        return str(title)
+    words = phase.replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
 
 
 def held_claims(view: View) -> list[HeldClaim]:

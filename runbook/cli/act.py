@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -27,10 +28,14 @@ from runbook.cli.common import (
 from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
 from runbook.notify import notifying
+from runbook.reader import Reader
+from runbook.reasons import WAITS_FOR_PERSON
 from runbook.service import Service, ignore
+from runbook.views import task_row
+from state import TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from runbook.engine.events import Listener
@@ -116,7 +121,7 @@ def advance(
     if as_json:
         answer(verb, view.snapshot.revision, {"result": result})
     else:
-        say(result, after)
+        say(result, after, asked=listen.asked if isinstance(listen, Follow) else {})
     sys.exit(OUTCOMES[result.outcome])
 
 
@@ -131,14 +136,18 @@ def leave_softly(stop_event: threading.Event) -> dict[int, signal.Handlers]:
     return {n: signal.signal(n, leave) for n in numbers}  # type: ignore[misc]
 
 
-def say(result: RunResult, step: NextAction) -> None:
-    """How it ended, and what comes next."""
+def say(result: RunResult, step: NextAction, *, asked: Mapping[str, str]) -> None:
+    """How it ended, and what comes next; a question that was `asked` above is not told again."""
     report.line()
     word = {"done": "Done", "interrupted": "Left"}.get(result.outcome, "Stopped")
-    reason = report.clean(result.reason)
+    reason = result.reason
+    for task, question in asked.items():
+        reason = reason.replace(f"{task} {question}", f"{task} waits for a person (see above)")
+    reason = report.clean(reason)
     report.line(f"{word}: {reason}{'' if reason.endswith(('.', '?', '!')) else '.'}")
     if result.outcome != "done":
-        tell_next(step)
+        told = WAITS_FOR_PERSON in step.reason and step.reason in result.reason
+        tell_next(replace(step, reason=f"{step.task} waits for a yes") if told else step)
 
 
 @click.command("wait")
@@ -172,9 +181,16 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
     if as_json:
         answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})
     else:
-        report.line(f"{task}: {state}" if task else f"Nobody runs. Next: {reason_of(view.next)}.")
+        report.line(f"{task}: {state}" if task else _nobody_runs(view.next))
     bad = state in ("failed", "attention") if task else bool(failed)
     sys.exit(Exit.TASK_FAILED if bad else Exit.OK)
+
+
+def _nobody_runs(step: NextAction) -> str:
+    why = reason_of(step)
+    if step.verb == "nothing":
+        return f"Nothing is left to wait for: {why}."
+    return f"Nobody advances the graph. Next: {why}{'' if why.endswith(('.', '?', '!')) else '.'}"
 
 
 @click.command("stop")
@@ -387,6 +403,26 @@ def reconcile_command(
 @click.group("gate")
 def gate_command() -> None:
     """Tasks that wait for a person's yes."""
+
+
+@gate_command.command("list")
+@json_option
+@click.pass_obj
+def gates_command(workspace: Path, as_json: bool) -> None:
+    """List the tasks that wait for a person's yes, with what is asked.
+
+    Example: runbook gate list
+    """
+    with Reader.open(workspace) as reader:
+        view = reader.view()
+    snapshot = view.snapshot
+    waiting = [t for t in snapshot.tasks if t.state is TaskState.GATED and not t.removed]
+    if as_json:
+        answer("gate", snapshot.revision, {"tasks": [task_row(view, task) for task in waiting]})
+        return
+    report.table([(task.id, report.clean(task.reason)) for task in waiting], width=report.WIDTH)
+    say_yes = report.located("`runbook gate approve TASK` says yes.")
+    report.line(say_yes if waiting else "No task waits for a person.")
 
 
 @gate_command.command("approve")

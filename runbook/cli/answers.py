@@ -159,6 +159,7 @@ ANSWERS: tuple[Answer, ...] = (
     Answer("skip", "", MOVED),
     Answer("verify", "", _keys(("tasks", "object", "id -> check, verdict and evidence of each"))),
     Answer("reconcile", "", _keys(("attempts", "list", "what was found, and `changed`", Seen))),
+    Answer("gate", "list", _keys(("tasks", "list", "that wait for a yes", TaskRow))),
     Answer("gate", "approve", MOVED),
     Answer("note", "", _keys(("note", "object", "as kept", model.Note))),
     Answer("doc", "add", _keys(("document", "object", "as listed", model.Document))),

@@ -36,18 +36,22 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
     every = list(_task_rows(snapshot, costs))
     known = [row for row in every if set(row[2:]) - {NONE, ""}]
-    report.table(_lean([head, *known]) if known else [])
+    report.table(_lean([head, *known]) if known else [], width=report.WIDTH)
     if len(known) < len(every):
         report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")
     report.line()
     hosts = ("host", "machine", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "GPUs")
-    report.table(_lean([hosts, *map(_host_row, costs.hosts)]) if costs.hosts else [])
+    report.table(
+        _lean([hosts, *map(_host_row, costs.hosts)]) if costs.hosts else [], width=report.WIDTH
+    )
     if not costs.hosts:
         report.line("No machine is bound: `runbook host bind ROLE USER@ADDRESS --usd-per-hour X`.")
     if costs.machines:
         report.line()
         compared = ("all of", "if done on", "machine", "usd/h", "an hour", "takes", "usd", "tokens")
-        report.table(_lean([(*compared, "bytes"), *map(_machine_row, costs.machines)]))
+        report.table(
+            _lean([(*compared, "bytes"), *map(_machine_row, costs.machines)]), width=report.WIDTH
+        )
     report.line()
     report.line(_total(costs))
     if costs.critical_path:
@@ -124,15 +128,32 @@ def _machine_row(found: Forecast) -> tuple[str, ...]:
 
 
 def _total(costs: Costs) -> str:
-    said = f"Spent: {spell(costs.spent_hours)} of tasks, ${costs.spent_usd:,.2f} for machines"
+    priced = costs.spent_usd or any(host.usd_per_hour is not None for host in costs.hosts)
+    usd = f"${costs.spent_usd:,.2f}" if priced else "an unknown price"
+    said = f"Spent: {spell(costs.spent_hours)} of tasks, {usd} for machines"
     if costs.earlier_usd:
         said += f" (${costs.earlier_usd:,.2f} of it before the present rental or price)"
-    coming = sum(host.to_come_usd or 0.0 for host in costs.hosts)
-    said += f". To come, as far as it is known: ${coming:,.2f}."
+    said += f".\nTo come: {_to_come(costs)}."
     limits = {"hours": lambda most: spell(most), "usd": lambda most: f"${most:,.2f}"}
     if costs.budget:
         said += " Budget: " + ", ".join(limits[k](most) for k, most in costs.budget.items()) + "."
     return said
+
+
+def _to_come(costs: Costs) -> str:
+    """Money for what is left; nothing is not said to be free for want of a price."""
+    hours = sum(row.to_come.seconds for row in costs.tasks if row.to_come) / HOUR
+    if not hours:
+        return "nothing that is known"
+    priced = [host.to_come_usd for host in costs.hosts if host.to_come_usd is not None]
+    free = {host.role for host in costs.hosts if host.to_come_usd is None and host.to_come_hours}
+    usd = f"${sum(priced):,.2f}" if sum(priced) or not free else "unknown"
+    if not free:
+        return f"{usd} as far as it is known"
+    hint = report.located(f"`runbook host rent {min(free)} --usd-per-hour X`")
+    if usd == "unknown":
+        return f"{spell(hours)}, {usd} (no price: {hint})"
+    return f"{spell(hours)}, {usd} and more (no price for {', '.join(sorted(free))}: {hint})"
 
 
 def _sum(values: Iterable[float | None]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runbook import report
 from runbook.engine.events import Info, Problem, Progressed, TaskMoved
+from runbook.reasons import WAITS_FOR_PERSON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ QUIET_S = 10.0
 class Follow:
     """Prints one line per event, thinned where a job reports more often than a person reads."""
 
+    asked: dict[str, str] = field(default_factory=dict)
+    """Task -> the question to a person that it was last told to wait with."""
     _said: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, event: EngineEvent) -> None:
@@ -46,6 +49,8 @@ class Follow:
         if event.seconds is not None and event.state in ("done", "failed", "serving", "attention"):
             took = f" after {report.seconds(event.seconds)}"
         why = f": {report.clean(event.reason)}" if event.reason else ""
+        if WAITS_FOR_PERSON in event.reason:
+            self.asked[event.task] = event.reason
         word = report.painted(report.state_word(event.state), event.state)
         report.line(f"{_clock()}  {event.task:<14} {word}{took}{why}")
 

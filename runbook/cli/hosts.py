@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runbook.reach import Dependants
+    from runbook.views import View
     from runbook.workspace import Workspace
     from state import HostBinding
 
@@ -232,7 +232,6 @@ def probe_command(
     Example: runbook host probe box
     """
     from runbook.service import Service
-    from runbook.slow_folders import slow_rows
 
     with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
         if dry_run:
@@ -243,15 +242,29 @@ def probe_command(
         if as_json:
             answer("host", service.store.revision(), {"role": role, "facts": facts})
             return
-    rows: list[tuple[str, ...]] = [(key, _fact(value)) for key, value in sorted(facts.items())]
-    report.table(rows)
-    for slow in slow_rows(facts):
+        view = service.view()
+    _print_facts(view, role)
+
+
+def _print_facts(view: View, role: str) -> None:
+    """In the words of the UI's hosts place."""
+    from runbook.slow_folders import slow_rows
+    from runbook.tui import glyphs
+    from runbook.tui.describe import Looks
+    from runbook.tui.host_model import facts_of
+    from runbook.tui.inks import colourless
+
+    looks = Looks(glyphs=glyphs.choose(os.environ), inks=colourless())
+    host = view.snapshot.host(role)
+    told = facts_of(host, view, looks, now=datetime.now(UTC), width=report.WIDTH - 10)
+    rows = [
+        (label if number == 0 else "", line.plain)
+        for label, lines in told
+        for number, line in enumerate(lines)
+    ]
+    report.table(rows, width=report.WIDTH)
+    for slow in slow_rows(host.facts):
         report.line(f"warning: {report.clean(str(slow))}")
-
-
-def _fact(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
-    return report.clean(text if len(text) <= 120 else text[:117] + "...")
 
 
 @host_command.command("repin")

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "skip": ("act", "Leave a task out, with a reason."),
     "verify": ("act", "Run the checks of done tasks again."),
     "reconcile": ("act", "Look at everything that may run, again and now."),
-    "gate": ("act", "Approve a task that waits for a person."),
+    "gate": ("act", "List or approve tasks that wait for a person."),
     "note": ("act", "Keep a note or a decision."),
     "confirm": ("agents", "Say yes to what an agent asked for."),
     "mcp": ("agents", "Serve this workspace to a coding agent."),
@@ -196,14 +196,22 @@ def tell_json(message: str, hint: str, exit_code: int) -> None:
 
 
 def _dump(error: Exception) -> str:
+    """Writes the traceback; the same bug finds its file of before, whatever its message says."""
+    import hashlib
     import tempfile
 
+    frames = [(one.filename, one.lineno) for one in traceback.extract_tb(error.__traceback__)]
+    kind = hashlib.sha256(repr((type(error).__name__, frames)).encode()).hexdigest()[:12]
+    path = Path(tempfile.gettempdir()) / f"runbook-bug-{os.getuid()}-{kind}.txt"
     text = hidden("".join(traceback.format_exception(error)))
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="runbook-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-    return file.name
+    try:
+        # Not through a link that somebody else left in the shared folder.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as refused:
+        return f"{text.rstrip()}\n  (not written to {path}: {refused.strerror})"
+    return str(path)
 
 
 def hidden(text: str) -> str:

@@ -15,7 +15,7 @@ from runbook.cli.common import answer, following, json_option, plain, reason_of,
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
 from runbook.reasons import stop_pending
-from runbook.views import held_claims, task_row
+from runbook.views import held_claims, phase_title, task_row
 from state.graph import members
 
 if TYPE_CHECKING:
@@ -189,21 +189,25 @@ def _follow(reader: Reader, task: str, stream: str, lines: int) -> None:
 
 
 @click.command("results")
+@click.argument("task", required=False)
 @json_option
 @click.pass_obj
-def results_command(workspace: Path, as_json: bool) -> None:
+def results_command(workspace: Path, task: str | None, as_json: bool) -> None:
     """Print what came out: results, time of each task, artifacts, the loss curve.
+
+    With TASK, only of that one, or of that family.
 
     Example: runbook results
     """
     from runbook.cli.results import print_results, results_data
 
     with Reader.open(workspace) as reader:
-        view = reader.view()
+        snapshot = reader.snapshot()
+        tasks = members(snapshot, task) if task else snapshot.tasks
         if as_json:
-            answer("results", view.snapshot.revision, results_data(view.snapshot))
+            answer("results", snapshot.revision, results_data(snapshot, tasks))
         else:
-            print_results(reader, view.snapshot)
+            print_results(reader, snapshot, tasks)
 
 
 @click.command("progress")
@@ -281,7 +285,7 @@ def _print_graph(view: View, *, every: bool) -> None:
     tables = [(phase, _rows(view, rows)) for phase, rows in phases]
     width = max((len(row[0]) for _, rows in tables for row in rows), default=0)
     for phase, rows in tables:
-        report.line(f"\n{phase}")
+        report.line(f"\n{report.clean(phase_title(snapshot, phase))}")
         _print_rows(rows, width=width, indent="  ")
     if view.edited:
         report.line(f"\n{report.located(EDITED)}")
@@ -331,13 +335,16 @@ def _beside(view: View, task: Task) -> str:
 
 
 def _print_task(view: View, task: Task) -> None:
+    from runbook.tui import naming  # the same words there; it draws nothing
+
     snapshot = view.snapshot
     why = report.clean(task.reason or stop_pending(snapshot, task))
-    report.line(f"{task.id}  {report.state_word(task.state.value)}  {why}")
+    report.line(f"{task.id}  {report.state_word(task.state.value)}  {why}".rstrip())
     for claim in held_claims(view):
         if claim.subject in ("run", task.id):
             report.line(_claim_text(claim))
-    report.line(f"{task.title}; step {task.step}, phase {task.phase}, host {task.role or '-'}")
+    phase = report.clean(phase_title(snapshot, task.phase))
+    report.line(f"{task.title}; step {task.step}, phase {phase}, host {task.role or '-'}")
     if task.needs:
         report.line("needs " + ", ".join(_need(snapshot, need.task) for need in task.needs))
     for attempt in snapshot.attempts_of(task.id):
@@ -347,7 +354,8 @@ def _print_task(view: View, task: Task) -> None:
         for text in attempt.detail.get("summary", ()):
             report.line(f"    {report.clean(str(text))}")
     for check in snapshot.checks_of(task.id):
-        report.line(f"{check.verdict:<8}{check.name}  {report.clean(str(dict(check.evidence)))}")
+        found = ", ".join(naming.pair(key, value) for key, value in check.evidence.items())
+        report.line(f"{check.verdict:<8}{naming.words(check.name)}  {found}".rstrip())
     for key, value in task.out.items():
         report.line(f"out.{key} = {report.clean(str(value))}")
 

@@ -15,17 +15,17 @@ from runbook import report
 from state import TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from runbook.reader import Reader
-    from state import Attempt, Snapshot, Task
+    from state import Artifact, Attempt, Snapshot, Task
 
 COLUMNS, ROWS = 78, 14
 DIGEST = re.compile(r"[0-9a-f]{40,}")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def results_data(snapshot: Snapshot) -> dict[str, Any]:
+def results_data(snapshot: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "tasks": {
@@ -36,27 +36,32 @@ def results_data(snapshot: Snapshot) -> dict[str, Any]:
                 "earlier": earlier(snapshot, task),
                 "out": task.out,
             }
-            for task in snapshot.tasks
+            for task in tasks
             if not task.removed
         },
         "artifacts": [
             {"uri": item.uri, "size": item.size, "sha256": item.sha256}
-            for item in snapshot.artifacts
+            for item in _artifacts(snapshot, tasks)
         ],
     }
 
 
-def print_results(reader: Reader, snapshot: Snapshot) -> None:
-    """Prints everything there is to show."""
-    _print_times(snapshot)
-    _print_numbers(snapshot)
-    for task in snapshot.tasks:
+def _artifacts(snapshot: Snapshot, tasks: Sequence[Task]) -> list[Artifact]:
+    names = {task.id for task in tasks}
+    return [item for item in snapshot.artifacts if item.task in names]
+
+
+def print_results(reader: Reader, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+    """Prints everything there is to show of the tasks."""
+    _print_times(snapshot, tasks)
+    _print_numbers(tasks)
+    for task in tasks:
         path = reader.log_path(task.id, "progress")
         points = loss_points(path) if path else []
         if len(points) > 1:
             _plot(task, points)
-    _print_artifacts(snapshot)
-    for task in snapshot.tasks:
+    _print_artifacts(_artifacts(snapshot, tasks))
+    for task in tasks:
         if task.step == "eval" and "macro" in task.out:
             report.line("\n" + headline(task.out))
     report.line(f"\nThe story:     {_short(reader.workspace.progress_file)}")
@@ -84,16 +89,16 @@ def _seconds(attempt: Attempt) -> float | None:
     return round((datetime.fromisoformat(attempt.ended_at) - begun).total_seconds(), 1)
 
 
-def _print_times(snapshot: Snapshot) -> None:
+def _print_times(snapshot: Snapshot, tasks: Sequence[Task]) -> None:
     rows = []
-    for task in snapshot.tasks:
+    for task in tasks:
         seconds = took(snapshot, task)
         if not task.removed:
             time = report.seconds(seconds) if seconds is not None else "-"
             state = report.state_word(task.state.value)
             rows.append((task.id, time, state, _remark(snapshot, task)))
     report.line("Time of each task's last attempt; a server's is how long it ran")
-    report.table(rows)
+    report.table(rows, width=report.WIDTH)
 
 
 def _remark(snapshot: Snapshot, task: Task) -> str:
@@ -108,10 +113,10 @@ def _remark(snapshot: Snapshot, task: Task) -> str:
     return f"{said} (before it {attempts}, {report.seconds(before['seconds'])})"
 
 
-def _print_numbers(snapshot: Snapshot) -> None:
+def _print_numbers(tasks: Sequence[Task]) -> None:
     rows = [
         (f"{task.id}.{key}", shown)
-        for task in snapshot.tasks
+        for task in tasks
         for key, value in task.out.items()
         if (shown := _shown(value))
     ]
@@ -145,12 +150,10 @@ def headline(out: Mapping[str, Any]) -> str:
     return f"{said}; lossless: {out['lossless']}."
 
 
-def _print_artifacts(snapshot: Snapshot) -> None:
-    if snapshot.artifacts:
+def _print_artifacts(artifacts: Sequence[Artifact]) -> None:
+    if artifacts:
         report.line("\nArtifacts")
-        report.table(
-            [(item.sha256[:12], report.size(item.size), item.uri) for item in snapshot.artifacts]
-        )
+        report.table([(item.sha256[:12], report.size(item.size), item.uri) for item in artifacts])
 
 
 def loss_points(path: Path) -> list[tuple[float, float]]:

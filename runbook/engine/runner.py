@@ -15,7 +15,14 @@ from runbook.engine.start import start, start_key
 from runbook.engine.stopping import stop_beside
 from runbook.live import write_live
 from runbook.placement import Placement, place
-from runbook.reasons import PENDING_STOP, RESTARTED_BY, STOPPED_BY, WHY_STOPPED, is_over
+from runbook.reasons import (
+    PENDING_STOP,
+    RESTARTED_BY,
+    STOPPED_BY,
+    WHY_STOPPED,
+    all_done,
+    is_over,
+)
 from runbook.views import RunResult
 from state import (
     AttemptState,
@@ -227,7 +234,7 @@ class Engine:
         if left:
             said = "; ".join(f"{task.id}: {task.reason or task.state}" for task in left[:3])
             return RunResult(outcome="blocked", reason=said, started=started)
-        done = "every task is done" if not self.scope else "done as far as asked"
+        done = all_done(tasks) if not self.scope else "done as far as asked"
         return RunResult(outcome="done", reason=done, started=started)
 
 

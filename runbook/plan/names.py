@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from runbook.plan.problems import listed, nearest
@@ -25,6 +26,15 @@ LATE_KEYS = ("with", "done_when", "ready_when")
 
 # Stands for what a broken task does not say, so that the rest of it can be judged.
 UNSAID = "\0unsaid"
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """The keys that a task may have."""
+    from runbook.plan.model import TaskFile
+
+    named = (field.alias or name for name, field in TaskFile.model_fields.items())
+    return frozenset((*named, "for_each"))
 
 
 @dataclass(slots=True)
@@ -78,7 +88,9 @@ class Names:
     def _fill(self, value: Any, at: At, *, each: Mapping[str, Any] | None = None) -> Any:
         """`value` with the parameters put in; records what refers to nothing."""
         for inner, text in texts(value):
-            late = bool(inner) and inner[0] in LATE_KEYS
+            # Of a key that no task has, it is said that it is unknown; nothing more is known of it.
+            of_task = len(at) == 2 and bool(inner) and inner[0] not in known_keys()
+            late = of_task or (bool(inner) and inner[0] in LATE_KEYS)
             for reference in references(text):
                 if reference.kind == "each":
                     self._unknown_each(reference, (*at, *inner), each)

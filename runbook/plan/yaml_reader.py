@@ -85,6 +85,8 @@ def read_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         said = ": ".join(part for part in (error.context, error.problem) if part)
+        if "'\\t'" in said:
+            said += "; use spaces, not a tab"
         document.problems.append(
             Problem(line=place[0], column=place[1], message=f"not YAML: {said}")
         )

@@ -10,6 +10,7 @@ from runbook.reasons import OVER_BUDGET, other_key
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
+from runbook.views import json_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -336,7 +337,7 @@ def _edited() -> Matter:
 
 def roles_of(view: View) -> list[str]:
     """Every host role: those of the runbook, and those that are bound."""
-    named = model.json_object(view.snapshot.meta.extra.get("roles", "{}"))
+    named = json_object(view.snapshot.meta.extra.get("roles", "{}"))
     used = [task.role for task in view.snapshot.tasks if task.role and not task.removed]
     return list(dict.fromkeys([*named, *(h.role for h in view.snapshot.hosts), *used]))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runbook.families import Family, folded
 from runbook.reasons import STOPPED_BY
 from runbook.tui import format as fmt
+from runbook.views import phase_title
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -68,12 +68,11 @@ def rows(
         if not task.removed:
             phases.setdefault(task.phase, []).append(task)
     out: list[Row] = []
-    titles = phase_titles(view)
     for phase, tasks in phases.items():
         shown = [task for task in tasks if _matches(task, needle, trouble)]
         if shown:
             finished = sum(task.state in FINISHED for task in tasks)
-            title = fmt.clean(titles.get(phase) or "") or phase_title(phase)
+            title = fmt.clean(phase_title(view.snapshot, phase))
             out.append(PhaseRow(title=title, finished=finished, total=len(tasks)))
             out.extend(shown if needle or trouble else _families(shown, toggled))
     return out
@@ -161,26 +160,6 @@ def seen(view: View, role: str | None) -> str | None:
         if attempt.host == role and attempt.started_at
     ][-1:]
     return max(times, default=None)
-
-
-def json_object(text: str) -> Mapping[str, Any]:
-    """A JSON object that somebody stored; empty for anything else."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def phase_titles(view: View) -> Mapping[str, Any]:
-    """The titles that the runbook file gives its phases."""
-    return json_object(view.snapshot.meta.extra.get("phases", "{}"))
-
-
-def phase_title(phase: str) -> str:
-    """`target_server` as `Target server`."""
-    words = fmt.clean(phase).replace("_", " ").replace("-", " ").strip()
-    return words[:1].upper() + words[1:]
 
 
 def counts(view: View) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -32,6 +33,7 @@ class BoardCommands(Provider):
         for name, about, call in self._all():
             score = matcher.match(name)
             if score > 0:
+                score = rank(query, name) + score / (1 + score)
                 yield Hit(score, _shown(name, about), call, text=name)
 
     def _all(self) -> list[tuple[str, str, Callable[[], object]]]:
@@ -56,6 +58,17 @@ class BoardCommands(Provider):
         found.append(("Theme", "other colours", app.action_change_theme))
         found.append(("Screenshot", "save what is seen as SVG", app.deliver_screenshot))
         return found
+
+
+def rank(query: str, name: str) -> int:
+    """What begins a name or a word of it comes before what stands in one, and both before letters
+    that are scattered over it."""
+    query, name = query.strip().casefold(), name.casefold()
+    if query not in name:
+        return 0
+    if name.startswith(query) or name.removeprefix("go to ").startswith(query):
+        return 3
+    return 2 if any(word.startswith(query) for word in re.split(r"[^\w]+", name)) else 1
 
 
 def _go(app: RunbookApp, task: str) -> None:

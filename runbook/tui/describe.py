@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runbook.tui.glyphs import Glyphs
+    from runbook.tui.inks import Inks
     from runbook.tui.metrics import Metrics
-    from runbook.tui.themes import Inks
     from runbook.views import View
     from state.model import Artifact, Attempt, CheckRun, Task
 
@@ -301,7 +301,7 @@ def _edges(edges: Sequence[tuple[str, str]], subject: Subject, looks: Looks) -> 
         state = model.look_of(subject.view, other) if other is not None else "blocked"
         line.append(f"{looks.glyphs.state(state)} ", looks.inks.state(state))
         line.append(fmt.clean(name), looks.inks.text)
-        line.append(" (any end)   " if condition == "any" else "   ", looks.inks.muted)
+        line.append(" (however it ends)   " if condition == "any" else "   ", looks.inks.muted)
     line.rstrip()
     return line
 

@@ -64,6 +64,17 @@ def sections(
         )
         yield from _tasks(view, role, looks)
         return
+    yield from facts_of(host, view, looks, now=now, width=width)
+    servers = list(_servers(view, role, looks))
+    if servers:
+        yield "servers", servers
+    yield from _tasks(view, role, looks)
+
+
+def facts_of(
+    host: HostBinding, view: View, looks: Looks, *, now: datetime, width: int
+) -> Iterator[tuple[str, list[Text]]]:
+    """The part about the machine itself."""
     facts = host.facts
     yield "machine", list(_machine(host, view, looks, now))
     rent = rental(host)
@@ -74,7 +85,7 @@ def sections(
         yield "memory", list(_memory(facts, looks, width))
         gpus = list(_gpus(facts, looks, width))
         yield "gpus", gpus or [Text("none that nvidia-smi shows", style=looks.inks.muted)]
-        yield SHM, [*_shm(facts, looks, width), *_shm_leases(view, role, looks)]
+        yield SHM, [*_shm(facts, looks, width), *_shm_leases(view, host.role, looks)]
         radar = list(_radar(facts.get("radar"), looks))
         if radar:
             yield "folders", radar
@@ -86,10 +97,6 @@ def sections(
             yield "beware", warnings
     else:
         yield "facts", [Text("none recorded yet; P asks the machine", style=looks.inks.muted)]
-    servers = list(_servers(view, role, looks))
-    if servers:
-        yield "servers", servers
-    yield from _tasks(view, role, looks)
 
 
 def _machine(host: HostBinding, view: View, looks: Looks, now: datetime) -> Iterator[Text]:
@@ -97,6 +104,8 @@ def _machine(host: HostBinding, view: View, looks: Looks, now: datetime) -> Iter
     about = [facts.get("hostname"), facts.get("distribution"), facts.get("container")]
     said = ", ".join(fmt.clean(one) for one in about if one)
     yield Text.assemble((place_of(host), inks.text), (f"  {said}" if said else "", inks.muted))
+    if facts.get("reached"):
+        yield fmt.text(f"reached as {fmt.clean(facts['reached'])}", inks.muted)
     seen = fmt.between(model.seen(view, host.role), now)
     age = f"last answer {fmt.duration(seen)} ago" if seen is not None else "has not answered yet"
     epoch = f"  {looks.glyphs.dot} epoch {fmt.clean(host.epoch)}" if host.epoch else ""

@@ -149,6 +149,17 @@ def test_ids_beyond_the_vocabulary_and_the_mask_token(tmp_path):
     assert report["examples"]["special_inside"] == ["mask"]
 
 
+def test_lengths_that_no_row_tells_are_unknown(tmp_path):
+    rows = [{**line, "usage": None} for line in good(30)]
+    report = look(tmp_path, rows, "min_mean_loss_tokens=1")
+    assert report["loss_tokens"] is report["length"] is report["shares"]["same_length"] is None
+    (gate,) = [one for one in report["gates"] if one["gate"] == "min_mean_loss_tokens"]
+    assert "this input does not tell" in gate["sentence"]
+    text = render(report)
+    assert "loss tokens a row: unknown" in text
+    assert "100.00%" not in text
+
+
 def test_a_gate_the_input_cannot_judge_fails(tmp_path):
     report = look(tmp_path, good(3), "max_special_inside=0")
     (gate,) = [gate for gate in report["gates"] if not gate["passed"]]

@@ -44,7 +44,7 @@ def test_help_of_a_command_shows_an_example_and_stays_light(name):
         f"with contextlib.suppress(SystemExit): main(['{name}', '--help'])\n"
         f"print('loaded', [n for n in '{HEAVY}'.split() if n in sys.modules])"
     )
-    assert f"  dflash {name} --" in out
+    assert f"  python -m dflash {name} --" in out
     assert "loaded []" in out
 
 
@@ -126,7 +126,7 @@ def test_usage(command, capsys, words):
     with pytest.raises(SystemExit) as error:
         cli.main(words)
     assert error.value.code == 2
-    assert "usage: dflash" in capsys.readouterr().err
+    assert "usage: python -m dflash" in capsys.readouterr().err
 
 
 def test_another_distribution_of_that_name_is_refused(command, capsys, monkeypatch):

