@@ -23,7 +23,7 @@ demo: operator  ## the whole pipeline on this machine, in ./demo
 
 test: dev serve oracles system check  ## set up, then lint, types, import contracts, and all tests
 	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python DFLASH_ORACLE_PYTHON=$(ENVS)/oracles/bin/python \
-	  $(ENVS)/dev/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	  $(ENVS)/dev/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: dev serve system  ## long campaigns: all faults, many more kills (RUNBOOK_KILLS, _FAULTS, _SEED)
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults tests/dflash/test_generate_kills.py
