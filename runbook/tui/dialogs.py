@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from runbook.tui import format as fmt
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+
+
+def focus(screen: ModalScreen[Any], selector: str) -> None:
+    """Focus a part of a dialog; on a busy machine it may come after the dialog itself."""
+    found = screen.query(selector).first(Widget) if screen.query(selector) else None
+    if found is None:
+        screen.call_after_refresh(focus, screen, selector)
+        return
+    found.focus()
+    if isinstance(found, Input):
+        found.select_all()
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -40,7 +52,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         """Enter must be harmless."""
-        self.query_one("#no", Button).focus()
+        focus(self, "#no")
 
     @on(Button.Pressed)
     def answer_by_button(self, event: Button.Pressed) -> None:
@@ -73,9 +85,7 @@ class AskScreen(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         """Write at once; what is proposed goes away with the first letter."""
-        line = self.query_one(Input)
-        line.focus()
-        line.select_all()
+        focus(self, "#dialog-input")
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
@@ -115,7 +125,7 @@ class NameScreen(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         """Write at once."""
-        self.query_one("#dialog-input", Input).focus()
+        focus(self, "#dialog-input")
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
@@ -161,7 +171,7 @@ class PassphraseScreen(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         """Write at once."""
-        self.query_one(Input).focus()
+        focus(self, "#dialog-input")
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
