@@ -56,23 +56,17 @@ async def with_help(pilot: Pilot[Any]) -> None:
 
 
 @pytest.mark.parametrize("place", [place.id for place in PLACES])
-def test_small_and_dark(snap_compare: Compare, make_app: MakeApp, place: str) -> None:
-    assert snap_compare(make_app(), terminal_size=SMALL, run_before=partial(drawn, place))
-
-
-@pytest.mark.parametrize("place", [place.id for place in PLACES])
-def test_large_and_light(snap_compare: Compare, make_app: MakeApp, place: str) -> None:
-    app = make_app(environment=LIGHT)
-    assert snap_compare(app, terminal_size=LARGE, run_before=partial(drawn, place))
-
-
-def test_small_and_light(snap_compare: Compare, make_app: MakeApp) -> None:
-    app = make_app(environment=LIGHT)
-    assert snap_compare(app, terminal_size=SMALL, run_before=partial(drawn, "board"))
-
-
-def test_large_and_dark(snap_compare: Compare, make_app: MakeApp) -> None:
-    assert snap_compare(make_app(), terminal_size=LARGE, run_before=partial(drawn, "board"))
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("ground", [{}, LIGHT], ids=["dark", "light"])
+def test_place(
+    snap_compare: Compare,
+    make_app: MakeApp,
+    place: str,
+    size: tuple[int, int],
+    ground: dict[str, str],
+) -> None:
+    app = make_app(environment=ground) if ground else make_app()
+    assert snap_compare(app, terminal_size=size, run_before=partial(drawn, place))
 
 
 def test_help(snap_compare: Compare, make_app: MakeApp) -> None:
