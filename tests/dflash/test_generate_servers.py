@@ -131,12 +131,12 @@ def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
 
 def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers, prompts, start):
     """As `runbook restart` marks it, in the workspace that the job belongs to."""
-    marked, other = servers("--delay", "0.05"), servers("--delay", "0.4")
+    marked, other = servers("--delay", "0.3"), servers("--delay", "0.4")
     out, name = tmp_path / "out", marked.url.split("//")[1]
     marks, job_dir = tmp_path / "draining", tmp_path / "jobs" / "attempt"
     job_dir.mkdir(parents=True)
     about = {**environment(tmp_path), "RUNBOOK_JOB_DIR": str(job_dir)}
-    job = start(command(prompts(180), out, marked, other), env=about)
+    job = start(command(prompts(900), out, marked, other), env=about)
     wait_for(lambda: count_rows(out) >= 10, what="rows")
     marks.mkdir()
     (marks / name).touch()
@@ -151,7 +151,7 @@ def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers,
     (marks / name).unlink()
     wait_for(lambda: len(marked.seen()) > asked, what="work for it again")
     assert job.wait(timeout=60) == 0
-    assert len({row["id"] for row in rows_of(out)}) == 180
+    assert len({row["id"] for row in rows_of(out)}) == 900
 
 
 def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts, monkeypatch):
