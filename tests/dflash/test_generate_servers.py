@@ -136,7 +136,7 @@ def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers,
     marks, job_dir = tmp_path / "draining", tmp_path / "jobs" / "attempt"
     job_dir.mkdir(parents=True)
     about = {**environment(tmp_path), "RUNBOOK_JOB_DIR": str(job_dir)}
-    job = start(command(prompts(900), out, marked, other), env=about)
+    job = start(command(prompts(500), out, marked, other), env=about)
     wait_for(lambda: count_rows(out) >= 10, what="rows")
     marks.mkdir()
     (marks / name).touch()
@@ -151,7 +151,7 @@ def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers,
     (marks / name).unlink()
     wait_for(lambda: len(marked.seen()) > asked, what="work for it again")
     assert job.wait(timeout=60) == 0
-    assert len({row["id"] for row in rows_of(out)}) == 900
+    assert len({row["id"] for row in rows_of(out)}) == 500
 
 
 def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts, monkeypatch):
