@@ -9,7 +9,6 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from runbook.tui import format as fmt
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def focus(screen: ModalScreen[Any], selector: str) -> None:
     """Focus a part of a dialog; on a busy machine it may come after the dialog itself."""
-    found = screen.query(selector).first(Widget) if screen.query(selector) else None
+    found = next(iter(screen.query(selector)), None)
     if found is None:
         screen.call_after_refresh(focus, screen, selector)
         return

@@ -23,6 +23,7 @@ from tests.support.tiny_runs import losses, write_set
 
 STEPS, SAVE_EVERY = 30, 10
 STOPS = (3, 17)
+STOPPED = 75
 
 
 def options(target: Path, work: Path, name: str) -> Path:
@@ -38,7 +39,7 @@ def options(target: Path, work: Path, name: str) -> Path:
 
 
 def run(config: Path, stop_at: int | None = None) -> int:
-    """Exit code; SIGTERM once this step has been told."""
+    """Exit code, 0 or 75; SIGTERM once this step has been told. Ends all when training fails."""
     out = config.with_suffix("")
     with config.with_suffix(".err").open("ab") as err:
         argv = [sys.executable, "-m", "dflash", "train", "--config", str(config)]
@@ -49,6 +50,9 @@ def run(config: Path, stop_at: int | None = None) -> int:
             process.send_signal(signal.SIGTERM)
             stop_at = None
         time.sleep(0.02)
+    if process.returncode not in (0, STOPPED):
+        said = config.with_suffix(".err").read_text(encoding="utf-8").strip()
+        sys.exit(f"training {config} ended with exit code {process.returncode}:\n{said[-2000:]}")
     return process.returncode
 
 
