@@ -1,4 +1,7 @@
-"""What can be said about a database that is suspected; reads only."""
+"""What can be said about a database that is suspected.
+
+Nothing is changed, save that SQLite takes back what a writer that was killed left half-done.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,12 @@ YOUNGER = frozenset({"rental", "approval"})
 def examine(path: Path) -> list[str]:
     """Every problem found, one sentence each; empty when all is well."""
     with explained(path):
-        conn = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        # Opened for reading alone, SQLite refuses a file beside which such a journal lies. A file
+        # that is not there is not made.
+        conn = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
         conn.row_factory = sqlite3.Row
         try:
+            conn.execute("PRAGMA query_only = ON")
             with reading(conn):  # events and tables of one revision, whoever writes meanwhile
                 return list(_problems(conn))
         finally:

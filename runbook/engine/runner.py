@@ -156,7 +156,9 @@ class Engine:
 
     def start_ready(self) -> None:
         """Starts what may start, on all hosts at once; each sees the state the one before left."""
-        placement = self.placement(self.world.store.snapshot())
+        snapshot = self.world.store.snapshot()
+        self.forget_ended_claims(snapshot)
+        placement = self.placement(snapshot)
         for name, why in list(placement.waiting.items())[:WAITS_TOLD]:
             if why.startswith("waits for") and (name, why) not in self.world.told:
                 self.world.told.add((name, why))
@@ -194,6 +196,12 @@ class Engine:
             if reason.startswith(RESTARTED_BY):
                 then = TaskState.READY
             stop_beside(self.world, task, attempt, then=then, reason=reason)
+
+    def forget_ended_claims(self, snapshot: Snapshot) -> None:
+        """What was left to somebody who has let go since, or whose time is over, may start."""
+        for name in self.world.held.difference(self.claimed(snapshot)):
+            self.world.held.remove(name)
+            self.world.refused.pop(name, None)
 
     def claimed(self, snapshot: Snapshot) -> list[str]:
         """Tasks that were not started because somebody else has them."""

@@ -89,6 +89,7 @@ def may_begin(world: World, snapshot: Snapshot, task: Task) -> bool:
     try:
         require_free(world.workspace, snapshot, actor=world.store.actor, tasks=[task.id])
     except ClaimHeld as error:
+        world.held.add(task.id)
         world.refuse(task, str(error), error.hint)
         return False
     return not wait_for_person(world, snapshot, task)

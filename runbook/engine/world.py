@@ -37,6 +37,8 @@ class World:
     live: dict[str, Live] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Tasks that could not be started in this run, and why: not tried again in a loop."""
+    held: set[str] = field(default_factory=set)
+    """Those of them that somebody else had claimed: tried again when the claim has ended."""
     starting_since: dict[str, float] = field(default_factory=dict)
     """When this engine first saw a service start (its own monotonic clock), by attempt."""
     next_look: dict[str, float] = field(default_factory=dict)

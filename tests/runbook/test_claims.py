@@ -107,6 +107,34 @@ def test_an_engine_leaves_what_others_claimed(ann: Service, bob: Service) -> Non
     assert states(bob)["good"] == "done"
 
 
+def test_an_engine_takes_up_what_is_released_while_it_runs(tmp_path: Path) -> None:
+    """Ann lets go once bob's engine has left her task alone; his last task waits for that."""
+    tasks = """\
+  hers:
+    title: Hers
+    phase: one
+    step: shell
+    with: {sh: "true"}
+  long:
+    title: Long
+    phase: one
+    step: shell
+    with: {sh: "until test -e ${host.work}/released; do sleep 0.02; done"}
+"""
+    make(tmp_path, tasks).close()
+    with Service.open(tmp_path, actor="ann") as ann, Service.open(tmp_path, actor="bob") as bob:
+        ann.claim("hers")
+
+        def listen(event: object) -> None:
+            if "claimed by ann" in str(event):
+                ann.release("hers")
+                (tmp_path / "work").mkdir(exist_ok=True)
+                (tmp_path / "work" / "released").touch()
+
+        assert bob.run(listen=listen).outcome == "done"
+        assert states(bob) == {"hers": "done", "long": "done"}
+
+
 def test_taking_over_needs_a_reason_and_is_an_event(ann: Service, bob: Service) -> None:
     ann.claim("bad")
     with pytest.raises(RunbookError, match="needs a reason"):

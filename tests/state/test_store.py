@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -26,6 +27,7 @@ from state import (
     open_store,
 )
 from state.doctor import examine
+from state.export import copy_database
 from state.schema import MIGRATIONS
 from tests.state.builders import Clock, graph, load, state_of
 
@@ -409,6 +411,25 @@ def test_a_hand_edit_is_found_by_the_doctor(store: Store, db: Path) -> None:
     conn.execute("UPDATE event SET actor = 'nobody' WHERE seq = 3")
     assert "the first is number 3" in examine(db)[0]
     conn.close()
+
+
+def test_the_doctor_reads_beside_what_a_killed_writer_left(
+    store: Store, db: Path, tmp_path: Path
+) -> None:
+    """A copy that was just taken over is killed while it is set to the write-ahead log."""
+    load(store, graph("a; b: a"))
+    taken, killed = tmp_path / "taken.db", tmp_path / "killed.db"
+    copy_database(db, taken)
+    writer = sqlite3.connect(taken, isolation_level=None)
+    writer.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the commit
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("UPDATE task SET reason = hex(randomblob(20000))")
+    for end in ("", "-journal"):
+        shutil.copy(f"{taken}{end}", f"{killed}{end}")
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert killed.read_bytes() != taken.read_bytes(), "the kill was too early to leave anything"
+    assert examine(killed) == []
 
 
 def test_another_connection_is_noticed_by_data_version(store: Store, db: Path) -> None:
