@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import UsageError
+from dflash.errors import InputInvalid, UsageError
 from dflash.files import write_json
 from dflash.objects import add_store_arguments, open_store, store_options
 from dflash.progress import Progress, write_out
@@ -76,10 +76,14 @@ def sync(
     settle_s: float = 10.0, progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
     """Send files as they close, until the end is there; returns what it came to."""
-    growing = Growing(folder, url, options, settle_s=settle_s, progress=progress)
     if not until:
+        if not folder.is_dir():  # with `until` whoever writes it may begin later
+            raise InputInvalid(f"{folder} is no folder", "Name the folder that is to be sent.")
+        growing = Growing(folder, url, options, settle_s=settle_s, progress=progress)
+        growing.open_store()  # a wrong address is told although nothing may be closed
         growing.look()
-        return growing.summary()
+        return growing.tell()
+    growing = Growing(folder, url, options, settle_s=settle_s, progress=progress)
     pause = every_s
     while not is_there(folder, until):
         try:
@@ -146,9 +150,7 @@ class Growing:
     def _send(self, files: Sequence[Local]) -> None:
         if not files:
             return
-        if self._sender is None:
-            self._sender = Sender(self._store, self._options)
-        sender = self._sender
+        sender = self.open_store()
 
         def one(file: Local) -> None:
             try:
@@ -162,11 +164,32 @@ class Growing:
             for_each(one, files, self._options.connections, self._store)
         size = sum(file.size for file in self._sent.values())
         self._progress.emit(
-            "step", done=size, unit="bytes", message=f"{len(self._sent)} files are in {self._url}",
+            "step", done=size, unit="bytes", message=f"{_counted(len(self._sent))} in {self._url}",
             metrics={"files": len(self._sent), "moved": self._moved},
         )  # fmt: skip
+
+    def open_store(self) -> Sender:
+        """Asks the store once what it has; raises what is wrong with the address or the keys."""
+        if self._sender is None:
+            self._sender = Sender(self._store, self._options)
+        return self._sender
+
+    def tell(self) -> dict[str, Any]:
+        """The summary, said in words as well: also of nothing."""
+        done = self.summary()
+        left = sum(name not in self._sent for name in self._seen)
+        wait = f"; {left} more changed less than {self._settle_s:g} s ago" if left else ""
+        self._progress.emit(
+            "done", done=done["bytes"], total=done["bytes"], unit="bytes",
+            message=f"{_counted(done['files'])} in {self._url}{wait}",
+        )  # fmt: skip
+        return done
 
     def summary(self) -> dict[str, Any]:
         size = sum(file.size for file in self._sent.values())
         return {"url": self._store.where, "files": len(self._sent), "bytes": size,
                 "moved_files": self._moved}  # fmt: skip
+
+
+def _counted(files: int) -> str:
+    return f"{files:,} file{'' if files == 1 else 's'}"

@@ -18,7 +18,10 @@ from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 class S3SyncArgs(SyncArgs):
     """From a growing folder to an address."""
 
-    source: Annotated[str, Field(min_length=1, description="The folder; it may come later.")]
+    source: Annotated[
+        str,
+        Field(min_length=1, description="The folder; with `until` it may come later."),
+    ]
     until: Annotated[
         str,
         Field(

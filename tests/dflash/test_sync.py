@@ -16,6 +16,7 @@ import pytest
 
 from dflash.__main__ import main
 from dflash.completions import INFLIGHT
+from dflash.errors import DflashError
 from dflash.get import get
 from dflash.progress import Progress
 from dflash.s3 import NoAnswer, StoreOptions
@@ -74,6 +75,32 @@ def test_manifests_go_after_what_they_list(
     sync(tmp_path / "out", f"s3://{s3.bucket}/x", OPTIONS, settle_s=0, progress=QUIET)
     assert sent[-1] == "manifest.json"
     assert len(sent) == 10
+
+
+def test_without_an_end_the_folder_must_be_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sync", str(tmp_path / "nope"), f"file://{tmp_path}/x"]) == 1
+    assert f"{tmp_path}/nope is no folder" in capsys.readouterr().err
+
+
+def test_it_says_what_it_came_to_also_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, url = tmp_path / "out", f"file://{tmp_path}/x"
+    folder.mkdir()
+    assert main(["sync", str(folder), url]) == 0
+    assert f"0/0 bytes  0 files in {url}" in capsys.readouterr().err
+    write(folder / "a", "four")
+    write(folder / "b", "still written", age_s=0)
+    assert main(["sync", str(folder), url, "--settle", "60"]) == 0
+    said = capsys.readouterr().err
+    assert f"4/4 bytes  1 file in {url}; 1 more changed less than 60 s ago" in said
+
+
+def test_a_bucket_that_is_not_there_is_told_of_an_empty_folder(s3: Any, tmp_path: Path) -> None:
+    with pytest.raises(DflashError, match="no-such-bucket"):
+        sync(tmp_path, "s3://no-such-bucket-xyz/aa", OPTIONS, progress=QUIET)
 
 
 def test_until_the_end_that_was_named(s3: Any, tmp_path: Path) -> None:
