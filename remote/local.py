@@ -45,7 +45,7 @@ class LocalTransport:
 
     label = "local"
     host_key = ""
-    way = ""
+    way = "this machine itself, without SSH"
 
     def __init__(self) -> None:
         if sys.platform != "linux":

@@ -41,6 +41,8 @@ class HostTarget:
     port: int = 22
     root: str
     host_key: str | None = None
+    identity_file: str = ""
+    """As with `ssh -i`: tried before what the configuration names; "" for that alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

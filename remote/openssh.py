@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from remote.errors import RemoteError
+from remote.identity_file import identity_of, require_private_key
 from remote.ssh_config import resolve
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def command(
     """argv that connects as we would. Writes the pinned key to `known_hosts`.
 
     Raises:
-        RemoteError: there is no ssh program here, or the address is none.
+        RemoteError: there is no ssh program here, the address is none, or its key file is none.
     """
     program = shutil.which("ssh")
     if program is None:
@@ -41,6 +42,10 @@ def command(
     argv += ["-F", str(config)] if config else []
     argv += ["-p", str(target.port)] if target.port != 22 else []
     argv += ["-l", target.user] if target.user else []
+    identity = identity_of(target)
+    if identity is not None:
+        require_private_key(identity)  # ssh would go on with others, and ask for a password
+        argv += ["-i", str(identity)]
     if target.host_key:
         known_hosts.parent.mkdir(parents=True, exist_ok=True)
         known_hosts.write_text(f"{PINNED} {target.host_key}\n", encoding="utf-8")

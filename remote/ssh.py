@@ -18,6 +18,7 @@ import paramiko
 
 from remote.breaker import Breaker
 from remote.errors import RemoteError, Unreachable
+from remote.identity_file import identity_of
 from remote.model import HostTarget, Result
 from remote.ssh_channel import ChannelPipe, Sessions, close_quietly, converse, left_of
 from remote.ssh_config import Route, chain
@@ -82,7 +83,8 @@ class SshTransport:
             return ""
         route = self.route
         jumps = f" through {', '.join(route.jumps)}" if route.jumps else ""
-        return f"{route.user}@{route.host} port {route.port}{jumps} (by {route.source})"
+        key = f" with {self.target.identity_file}" if self.target.identity_file else ""
+        return f"{route.user}@{route.host} port {route.port}{jumps}{key} (by {route.source})"
 
     def bulk(self) -> SshTransport:
         """A second connection, so that no poll waits behind a transfer. Closed with this one."""
@@ -305,6 +307,7 @@ class SshTransport:
             self.target.address,
             user=self.target.user,
             port=self.target.port if self.target.port != 22 else None,
+            identity=identity_of(self.target),
             config=self._config,
         )
         hops: list[Hop] = []

@@ -31,6 +31,8 @@ class Route:
     user: str
     alias: str = ""
     identity_files: tuple[Path, ...] = ()
+    named: Path | None = None
+    """The one of them that the host record names."""
     identities_only: bool = False
     agent: str = ""
     known_hosts: tuple[Path, ...] = ()
@@ -46,7 +48,12 @@ class Route:
 
 
 def resolve(
-    address: str, *, user: str = "", port: int | None = None, config: Path | None = None
+    address: str,
+    *,
+    user: str = "",
+    port: int | None = None,
+    identity: Path | None = None,
+    config: Path | None = None,
 ) -> Route:
     """The route to an address. `config` replaces the user's own configuration file."""
     if not re.fullmatch(r"[A-Za-z0-9_.:%\[\]][A-Za-z0-9_.:%\[\]-]*", address):
@@ -55,11 +62,12 @@ def resolve(
         raise RemoteError(f"{user!r} is not a user name")
     program = shutil.which("ssh")
     if program is None:
-        return _without_ssh(address, user, port)
+        return _without_ssh(address, user, port, identity)
     argv = [program, "-G"]
     argv += ["-F", str(config)] if config else []
     argv += ["-p", str(port)] if port else []
     argv += ["-l", user] if user else []
+    argv += ["-i", str(identity)] if identity else []
     try:
         done = subprocess.run(
             [*argv, "--", address], stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -74,7 +82,7 @@ def resolve(
         raise RemoteError(
             f"`ssh -G {address}` failed: {done.stderr.strip()[-300:]}", hint="mend ~/.ssh/config"
         )
-    return parse(done.stdout)
+    return replace(parse(done.stdout), named=identity)
 
 
 def chain(
@@ -82,15 +90,16 @@ def chain(
     *,
     user: str = "",
     port: int | None = None,
+    identity: Path | None = None,
     config: Path | None = None,
     depth: int = 0,
 ) -> tuple[Route, ...]:
     """Every hop to an address, the address itself last.
 
     As ssh does it: the first jump host is reached by its own configuration, jumps included; each
-    further one of a list through the one before it.
+    further one of a list through the one before it. `identity` is for the address alone.
     """
-    route = resolve(address, user=user, port=port, config=config)
+    route = resolve(address, user=user, port=port, identity=identity, config=config)
     hops: list[Route] = []
     for number, jump in enumerate(route.jumps):
         if depth >= MOST_JUMPS:
@@ -157,13 +166,15 @@ def _expand(text: str, tokens: dict[str, str]) -> str:
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
-def _without_ssh(address: str, user: str, port: int | None) -> Route:
+def _without_ssh(address: str, user: str, port: int | None, identity: Path | None) -> Route:
     folder = Path.home() / ".ssh"
+    found = (identity,) if identity else tuple(folder / name for name in DEFAULT_KEYS)
     return Route(
         host=address.strip("[]"),
         port=port or 22,
         user=user or getpass.getuser(),
-        identity_files=tuple(folder / name for name in DEFAULT_KEYS),
+        identity_files=found,
+        named=identity,
         agent=os.environ.get("SSH_AUTH_SOCK", ""),
         known_hosts=(folder / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
         source="the host record alone: no ssh program here",

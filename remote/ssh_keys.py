@@ -18,6 +18,7 @@ import paramiko
 import paramiko.agent
 
 from remote.errors import AuthRefused
+from remote.identity_file import NoPrivateKey, require_private_key
 from remote.passphrases import PERSON, Person
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def authenticate(
     said = (
         f"{label} lets {route.user} in with none of our keys ({'; '.join(tried) or 'none found'})"
     )
-    hint = "load the key into ssh-agent (`ssh-add`), or name it by IdentityFile in ~/.ssh/config"
+    hint = "load the key (`ssh-add`), or name it: -i KEY, or IdentityFile in ~/.ssh/config"
     if locked:
         raise PassphraseNeeded(said, hint=hint, files=locked)
     raise AuthRefused(said, hint=hint)
@@ -135,9 +136,7 @@ def _keys(
     found: list[tuple[str, paramiko.PKey]] = []
     agent_keys = _agent_keys(route.agent, tried, held)
     in_agent = {key.asbytes() for key in agent_keys}
-    for path in route.identity_files:
-        if not path.is_file():
-            continue
+    for path in _files(route, tried):
         key = keyring.key(path)
         if key is not None:
             found.append((path.name, key))
@@ -163,6 +162,18 @@ def _keys(
         if key.asbytes() not in public and (not route.identities_only or key.asbytes() in allowed)
     )
     return found
+
+
+def _files(route: Route, tried: list[str]) -> list[Path]:
+    """Those that are there; of the one that the host record names, why it is of no use."""
+    files = [path for path in route.identity_files if path.is_file()]
+    if route.named is not None:
+        try:
+            require_private_key(route.named)
+        except NoPrivateKey as refused:
+            tried.append(f"{refused.message}; {refused.hint}")
+            files = [path for path in files if path != route.named]
+    return files
 
 
 def _load(path: Path, passphrase: bytes | None) -> paramiko.PKey:

@@ -52,7 +52,7 @@ class Transport(Protocol):
 
     @property
     def way(self) -> str:
-        """How the host was reached, resolved; "" before the first command, and for this machine."""
+        """How the host was reached, resolved; over SSH "" before the first command."""
         ...
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float) -> Result:  # noqa: A002

@@ -186,6 +186,8 @@ class HostBinding:
     root: str = ""
     work: str = ""
     host_key: str | None = None
+    identity_file: str = ""
+    """The key that lets us in there, on the operator's machine; "": what ssh finds by itself."""
     epoch: str | None = None
     facts: Mapping[str, JSON] = field(default_factory=dict)
     seen_at: str | None = None

@@ -172,8 +172,14 @@ MACHINES = (
 )
 
 
+def m0004_identity_file(db: Database) -> None:
+    """Which key of the operator's lets us in on a machine."""
+    db.execute("ALTER TABLE host ADD COLUMN identity_file TEXT NOT NULL DEFAULT ''")
+
+
 MIGRATIONS: dict[str, Callable[[Database], None]] = {
     "0001_initial": m0001_initial,
     "0002_sharing": m0002_sharing,
     "0003_machines_and_needs": m0003_machines_and_needs,
+    "0004_identity_file": m0004_identity_file,
 }

@@ -1,11 +1,18 @@
-"""The order of files: those that take long come first, so that no worker is left alone with one."""
+"""For all tests: a temporary folder of their own, and an order of files.
+
+Those that take long come first, so that no worker is left alone with one.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 LONG = (
     "test_simulated.py", "test_cli.py", "test_step_commands.py", "test_two_hosts.py",
@@ -20,3 +27,19 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Crash reports, and what else goes to the shared folder, go with the tests that made them.
+
+    As open as that one, for tests that act as another user, and with a name as short: sockets lie
+    in it, whose paths may have a hundred letters.
+    """
+    tmp_path_factory.getbasetemp()  # stays where it is, for whoever looks at what failed
+    with tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", folder)
+            patch.setenv("TMPDIR", folder)
+            yield

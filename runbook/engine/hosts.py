@@ -139,4 +139,5 @@ def target_of(binding: HostBinding) -> HostTarget:
         port=binding.port,
         root=binding.root,
         host_key=binding.host_key,
+        identity_file=binding.identity_file,
     )

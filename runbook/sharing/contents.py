@@ -170,7 +170,8 @@ def _machine(host: HostBinding) -> str:
         name = host.facts.get("hostname") or "the machine it was bound on"
         return f"local: {name}, jobs in {host.root}"
     user = f"{host.user}@" if host.user else ""
-    return f"{user}{host.address}:{host.port}, jobs in {host.root}, key {fingerprint(host)}"
+    ours = f", with your key {host.identity_file}" if host.identity_file else ""
+    return f"{user}{host.address}:{host.port}{ours}, jobs in {host.root}, key {fingerprint(host)}"
 
 
 def fingerprint(host: HostBinding) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.errors import RunbookError
@@ -74,17 +73,14 @@ def bind_as_said(service: ServicePort, role: str, said: str) -> None:
     """
     from click import ClickException
 
-    from runbook.cli.hosts import bind_command, binding_of, moment_of
+    from runbook.cli.host_binding import bind_command, binding_of
 
     try:
         given = bind_command.make_context("bind", [role, *shlex.split(said)]).params
     except (ClickException, ValueError) as error:
         text = error.format_message() if isinstance(error, ClickException) else str(error)
         raise RunbookError(text, hint="Write `local`, or user@address with -P PORT.") from error
-    binding = binding_of(
-        role, given["target"], given["port"], given["root"], given["work"], service.workspace
-    )
-    binding = replace(
-        binding, usd_per_hour=given["usd_per_hour"], ends_at=moment_of(given["ends_at"])
-    )
+    of_a_machine = ("port", "identity", "root", "work", "usd_per_hour", "ends_at")
+    said_of_it = {name: given[name] for name in of_a_machine}
+    binding = binding_of(role, given["target"], service.workspace, **said_of_it)
     service.bind(role, binding, accept_fingerprint=given["accept_fingerprint"])

@@ -6,12 +6,29 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from remote import Host, JobSpec, JobStatus, LocalTransport
 from tests.support.deadline import wait_for
+from tests.support.sshd import Sshd, running_sshd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A server for the tests of one file."""
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have keys of their own at hand."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
 class Bench:

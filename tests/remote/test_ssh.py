@@ -27,12 +27,6 @@ from tests.support.link import Link
 from tests.support.sshd import make_key, running_sshd
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory):
-    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
 def target(sshd, **more) -> HostTarget:
     given = {"address": "127.0.0.1", "user": sshd.user, "port": sshd.port, "root": "/nowhere"}
     return HostTarget(kind="ssh", **{**given, **more})
@@ -280,7 +274,6 @@ def test_a_key_behind_a_passphrase_works_through_the_agent(sshd, tmp_path, monke
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "pass", "-f", locked], check=True)
     config = tmp_path / "config"
     config.write_text(f"IdentityFile {locked}\n")
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     made = SshTransport(target(sshd, host_key=sshd.host_key), config=config)
     with pytest.raises(AuthRefused, match="locked: needs its passphrase"):
         made.run(["true"], timeout=20)

@@ -17,12 +17,6 @@ from tests.support import namespaces
 from tests.support.sshd import make_key, running_sshd
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory):
-    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
 def over(sshd, **more) -> SshTransport:
     given = {
         "address": "127.0.0.1", "user": sshd.user, "port": sshd.port, "root": "",

@@ -13,21 +13,10 @@ from remote.passphrases import Person
 from remote.ssh import SshTransport
 from remote.ssh_keys import Keyring
 from tests.support.deadline import wait_for
-from tests.support.sshd import make_key, running_sshd
+from tests.support.sshd import make_key
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory):
-    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_agent(monkeypatch):
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
 @pytest.fixture

@@ -18,12 +18,6 @@ from tests.support.link import Link
 from tests.support.sshd import running_sshd
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory):
-    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
 @pytest.fixture
 def link(sshd):
     made = Link(sshd.port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from runbook.cli.main import main
 from runbook.plan import load_text
 from runbook.service import Service
 from state import connection
+from tests.support.nobody import nobody
 from tests.support.workspaces import HEAD, make, states
 
 if TYPE_CHECKING:
@@ -182,19 +182,15 @@ def test_a_folder_that_is_read_only(say: Callable[..., Said]) -> None:
 
 @contextmanager
 def sealed(folder: Path) -> Iterator[None]:
-    """Nobody may write there; root is nobody for a moment, since root may."""
+    """Nobody may write there."""
     every = [folder, *folder.rglob("*")]
     modes = {path: path.stat().st_mode for path in every}
     for path in every:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
     try:
-        yield
+        with nobody():
+            yield
     finally:
-        if user == 0:
-            os.seteuid(0)
         for path, mode in modes.items():
             path.chmod(mode)
 

@@ -236,10 +236,72 @@ def test_a_port_is_given_as_people_are_used_to(folder: Path, sshd: Sshd, way: st
     assert [(host.address, host.port) for host in bound(folder)] == [("127.0.0.1", sshd.port)]
 
 
+def test_a_key_of_its_own_is_used_by_every_way_there(
+    folder: Path, sshd: Sshd, tmp_path: Path
+) -> None:
+    """As with `ssh -i`: the configuration knows no key for this machine."""
+    sshd.client_config.write_text(
+        f"IdentityFile none\nUserKnownHostsFile {sshd.folder}/known_hosts\n"
+    )
+    key = tmp_path / "home" / ".ssh" / "rented"
+    (sshd.folder / "client_key").rename(key)
+    there = [f"{sshd.user}@127.0.0.1:{sshd.port}", "--root", str(tmp_path / "far")]
+    alone = cli(folder, "host", "bind", "box", *there)
+    assert alone.returncode == Exit.NEEDS_AUTH
+    assert "-i KEY" in alone.stderr
+    done = cli(folder, "host", "bind", "box", *there, "-i", str(key), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["data"]["host"]["identity_file"] == "~/.ssh/rented"
+    assert cli(folder, "host", "rent", "box", "--usd-per-hour", "2").returncode == 0
+    (after,) = bound(folder)
+    assert (after.identity_file, after.host_key) == ("~/.ssh/rented", sshd.host_key)
+    assert examine(folder / ".runbook" / "state.db") == [], "the tables follow from the events"
+
+    run(folder)
+    assert "with ~/.ssh/rented" in cli(folder, "host", "probe", "box").stdout
+    assert "with ~/.ssh/rented" in cli(folder, "host", "list").stdout
+    shell = cli(folder, "host", "shell", "box", "-c", "pwd")
+    assert shell.stdout.strip() == str(tmp_path / "far"), shell.stderr
+    closed = cli(folder, "host", "tunnel", "box", str(free_port()))
+    assert "Nothing answers on port" in closed.stderr, "it got as far as the machine"
+
+    key.chmod(0o640)
+    for words in (("host", "probe", "box"), ("host", "shell", "box", "-c", "true")):
+        refused = cli(folder, *words)
+        assert refused.returncode in (Exit.NEEDS_AUTH, Exit.USAGE)
+        assert f"chmod 600 {key}" in refused.stderr
+
+
+@pytest.mark.parametrize("wrong", ["none", "public", "open", "local"])
+def test_a_wrong_key_is_refused_before_anything_is_asked(
+    folder: Path, sshd: Sshd, wrong: str
+) -> None:
+    before, connections = bound(folder), sshd.log.count("Connection")
+    key = sshd.folder / "client_key"
+    if wrong == "open":
+        key.chmod(0o644)
+    named = {"none": "nowhere", "public": f"{key}.pub"}.get(wrong, str(key))
+    there = "local" if wrong == "local" else f"{sshd.user}@127.0.0.1:{sshd.port}"
+    for dry in ((), ("--dry-run",)):
+        refused = cli(folder, "host", "bind", "box", there, "-i", named, *dry)
+        assert refused.returncode != 0
+        assert "Traceback" not in refused.stderr
+        said = {"none": "no key file", "public": f"name {key}:", "open": f"chmod 600 {key}"}
+        assert said.get(wrong, "Leave -i out") in refused.stderr
+    assert bound(folder) == before
+    assert sshd.log.count("Connection") == connections
+
+
 def test_a_shell_here_is_in_the_folder_of_the_jobs(tmp_path: Path) -> None:
     make(tmp_path, TASKS).close()
     done = cli(tmp_path, "host", "shell", "box", "-c", "pwd")
     assert done.stdout.strip() == str(tmp_path / ".runbook" / "host"), done.stderr
+
+
+def test_this_machine_is_reached_without_ssh(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    told = json.loads(cli(tmp_path, "host", "probe", "box", "--json").stdout)
+    assert told["data"]["facts"]["reached"] == "this machine itself, without SSH"
 
 
 def test_files_go_there_and_come_back(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,306 @@
+"""Verbs about which machine plays a role: bound, rented, rebuilt, forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook import report
+from runbook.cli.common import answer, dry_run_option, expect_option, json_option, tell_rehearsal
+from runbook.cli.terminal import ask_word
+from runbook.errors import Exit, RunbookError
+
+if TYPE_CHECKING:
+    from runbook.reach import Dependants
+    from runbook.workspace import Workspace
+    from state import HostBinding
+
+
+@click.command("bind")
+@click.argument("role")
+@click.argument("target")
+@click.option("-p", "-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
+@click.option("-i", "--identity", metavar="KEY", default="", help="The private key, as ssh -i.")
+@click.option("--root", default="", help="Where jobs are kept on the host.")
+@click.option("--work", default="", help="Where data goes on the host.")
+@click.option(
+    "--accept-fingerprint", default="", metavar="SHA256:...", help="Of a host key not known yet."
+)
+@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
+@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def bind_command(
+    workspace: Path,
+    role: str,
+    target: str,
+    port: int,
+    identity: str,
+    root: str,
+    work: str,
+    accept_fingerprint: str,
+    usd_per_hour: float | None,
+    ends_at: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Say which machine plays ROLE: `local`, or user@address, or user@address:port.
+
+    Example: runbook host bind box local
+    """
+    from runbook.reach import dependants
+    from runbook.service import Service
+
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        before = service.snapshot()
+        binding = binding_of(
+            role,
+            target,
+            service.workspace,
+            port=port,
+            identity=identity,
+            root=root,
+            work=work,
+            usd_per_hour=usd_per_hour,
+            ends_at=ends_at,
+        )
+        if dry_run:
+            service.would.append(f"meet {target}, pin its key to {role} and record its facts")
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
+        facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
+        if as_json:
+            answer("host", service.store.revision(), {"host": binding, "facts": facts})
+            return
+    report.line(f"{role} is {target}; jobs in {binding.root}, data in {binding.work}")
+    earlier = next((host for host in before.hosts if host.role == role), None)
+    if earlier is not None and earlier.machine != binding.machine:
+        _tell_void(dependants(before, role))
+
+
+@click.command("rent")
+@click.argument("role")
+@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
+@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def rent_command(
+    workspace: Path,
+    role: str,
+    usd_per_hour: float | None,
+    ends_at: str | None,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Say what the machine of ROLE costs and when its rental ends. Asks no machine.
+
+    What cannot end before that, or would cost more than the budget of the runbook, waits for a yes.
+
+    Example: runbook host rent gpu --usd-per-hour 18 --ends-at 2026-03-09T18:00:00Z
+    """
+    from runbook.service import Service
+
+    if usd_per_hour is None and ends_at is None:
+        raise RunbookError("Nothing to keep.", hint="Give --usd-per-hour, --ends-at, or both.")
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=moment_of(ends_at))
+        if dry_run:
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
+        if as_json:
+            answer("host", service.store.revision(), {"host": binding})
+            return
+    price = "no price" if binding.usd_per_hour is None else f"${binding.usd_per_hour:,.2f} an hour"
+    report.line(f"{role}: {price}, {binding.ends_at or 'no end'}")
+
+
+def moment_of(text: str | None) -> str | None:
+    """A time that a person gave, as it is stored."""
+    from state.ids import stamp
+
+    if text is None:
+        return None
+    try:
+        return stamp(datetime.fromisoformat(text))
+    except ValueError:
+        raise RunbookError(
+            f"`{text}` is no time with a zone.",
+            hint="Write 2026-03-09T18:00:00Z, or +01:00 instead of Z.",
+        ) from None
+
+
+def binding_of(
+    role: str,
+    target: str,
+    workspace: Workspace,
+    *,
+    port: int,
+    identity: str,
+    root: str,
+    work: str,
+    usd_per_hour: float | None,
+    ends_at: str | None,
+) -> HostBinding:
+    """The record of what was said of a machine, with what was left unsaid filled in.
+
+    Raises:
+        RunbookError: it names no machine, or no moment.
+        RemoteError: the key file is none that ssh would take.
+    """
+    from state import HostBinding
+
+    until = moment_of(ends_at)
+    if target == "local":
+        if identity:
+            raise RunbookError("This machine needs no key.", hint="Leave -i out.")
+        return HostBinding(
+            role=role,
+            kind="local",
+            root=root or str(workspace.private / "host"),
+            work=work or str(workspace.root / "work"),
+            usd_per_hour=usd_per_hour,
+            ends_at=until,
+        )
+    user, at, address = target.rpartition("@")
+    name, colon, number = address.partition(":")
+    if colon and number.isdigit():  # of an IPv6 address there is more than one colon
+        address, port = name, int(number)
+    address = address.removeprefix("[").removesuffix("]")  # an IPv6 address
+    if not address:
+        raise RunbookError(f"`{target}` names no machine.", hint="Write `local` or user@address.")
+    home = root or "~/.runbook"
+    return HostBinding(
+        role=role,
+        kind="ssh",
+        address=address,
+        user=user if at else "",
+        port=port,
+        identity_file=_kept(identity) if identity else "",
+        root=home,
+        work=work or f"{home}/work",
+        usd_per_hour=usd_per_hour,
+        ends_at=until,
+    )
+
+
+def _kept(identity: str) -> str:
+    """The name of a key file as it is recorded: another operator's home is another one."""
+    from remote.identity_file import require_private_key
+
+    path, home = Path(identity).expanduser().absolute(), Path.home()
+    require_private_key(path)
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+@click.command("repin")
+@click.argument("role")
+@click.option("--fingerprint", default="", metavar="SHA256:...", help="Of the new key, compared.")
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def repin_command(
+    workspace: Path,
+    role: str,
+    fingerprint: str,
+    expect_rev: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take the new key of a rebuilt machine. Shows both; a person decides. A new epoch begins.
+
+    Example: runbook host repin box
+    """
+    from runbook.reach import dependants
+    from runbook.service import Service
+
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        if dry_run:
+            machine = service.snapshot().host(role).machine
+            service.would.append(f"ask {machine} for its key, and take it if a person says yes")
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
+        changed = service.shown_key(role)
+        if changed is None:
+            report.line(f"{role} shows the key that is pinned to it; nothing to do.")
+            return
+        pinned = changed.expected_fingerprint
+        if not as_json:
+            report.line(f"pinned: {changed.expected.split()[0]} {pinned}")
+            report.line(f"shown:  {changed.found.split()[0]} {changed.fingerprint}")
+        _require_yes(role, changed.fingerprint, fingerprint)
+        void = dependants(service.snapshot(), role)
+        binding = service.repin(role, changed.found)
+        if as_json:
+            data = {"host": binding, "was": pinned, "is": changed.fingerprint, "void": void}
+            answer("host", service.store.revision(), data)
+            return
+    report.line(f"{role} is known by {changed.fingerprint} from now on; a new epoch began.")
+    _tell_void(void)
+
+
+def _require_yes(role: str, shown: str, given: str) -> None:
+    """A person's yes: the fingerprint, typed as an option or compared at the terminal."""
+    if given:
+        from runbook.verbs.hosts import require_same_key
+
+        require_same_key(role, shown, given)
+        return
+    question = f"Is that the key of the machine you rebuilt? Type `{role}` to take it: "
+    if ask_word(question) != role:
+        raise RunbookError(
+            f"The key of {role} was not taken: that is for a person at a terminal.",
+            hint=f"Compare it; then `runbook host repin {role}` in a terminal, or --fingerprint.",
+            exit_code=Exit.NEEDS_APPROVAL,
+        )
+
+
+def _tell_void(void: Dependants) -> None:
+    """What another machine, or another boot, takes from the graph."""
+    if void.memory:
+        report.line(f"Done with memory or processes of that machine: {', '.join(void.memory)}")
+    if void.disk:
+        report.line(f"Done with files on it: {', '.join(void.disk)}")
+    if void.memory or void.disk:
+        report.line("`runbook verify` looks, and turns stale what no longer holds.")
+
+
+@click.command("forget")
+@click.argument("role")
+@dry_run_option
+@expect_option
+@json_option
+@click.pass_obj
+def forget_command(
+    workspace: Path, role: str, expect_rev: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Take the machine from ROLE. Nothing on the machine is touched.
+
+    Example: runbook host forget box
+    """
+    from runbook.reach import dependants
+    from runbook.service import Service
+
+    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+        void = dependants(service.snapshot(), role)
+        binding = service.forget(role)
+        if dry_run:
+            tell_rehearsal(service, "host", as_json=as_json)
+            return
+        if as_json:
+            data = {"role": role, "was": binding, "void": void}
+            answer("host", service.store.revision(), data)
+            return
+    report.line(
+        f"{role} is no longer {binding.machine}. Bind another: runbook host bind {role} ..."
+    )
+    _tell_void(void)
