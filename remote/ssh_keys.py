@@ -120,7 +120,9 @@ def authenticate(
     said = (
         f"{label} lets {route.user} in with none of our keys ({'; '.join(tried) or 'none found'})"
     )
-    hint = "load the key (`ssh-add`), or name it: -i KEY, or IdentityFile in ~/.ssh/config"
+    hint = (
+        "load it into ssh-agent (`ssh-add`), or name it: -i KEY, or IdentityFile in ~/.ssh/config"
+    )
     if locked:
         raise PassphraseNeeded(said, hint=hint, files=locked)
     raise AuthRefused(said, hint=hint)

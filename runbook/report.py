@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.signs import SIGNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 WIDTH = 80
 """Columns of a terminal, as far as tables keep to them."""
@@ -136,6 +136,27 @@ def table(rows: Iterable[tuple[str, ...]], *, width: int | None = None) -> None:
         line("  ".join([*cells, first]).rstrip())
         for rest in more:
             line(" " * before + rest)
+
+
+def sheet(rows: Sequence[tuple[str, ...]], *, width: int) -> None:
+    """A table whose last column is text: where it is too wide, that goes below each row.
+
+    Where the rest is still too wide, the first cell goes above it.
+    """
+    if not rows:
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    if sum(widths) + 2 * (len(widths) - 1) <= width:
+        table(rows)
+        return
+    above = sum(widths[:-1]) + 2 * (len(widths) - 2) > width
+    for row in rows:
+        if above:
+            line(row[0])
+        columns = zip(row[above:-1], widths[above:-1], strict=True)
+        line("  " * above + "  ".join(cell.ljust(wide) for cell, wide in columns).rstrip())
+        for rest in _wrapped(row[-1], width - 4) if row[-1] else ():
+            line(f"    {rest}")
 
 
 def _wrapped(cell: str, width: int) -> list[str]:

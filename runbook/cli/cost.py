@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from runbook import report
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from state import Snapshot
 
 NONE = "-"
+FEW = 2
+"""Names that a cell lists."""
 
 
 def tell_costs(workspace: Path, *, as_json: bool) -> None:
@@ -33,38 +36,43 @@ def tell_costs(workspace: Path, *, as_json: bool) -> None:
     if as_json:
         answer("plan", snapshot.revision, {"cost": plain(costs)})
         return
-    head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
+    tell(snapshot, costs)
+    if edited:
+        report.line(f"This is the graph as it was taken over. {report.located(EDITED)}")
+
+
+def tell(snapshot: Snapshot, costs: Costs) -> None:
+    """The account in tables, for a terminal of eighty columns."""
     every = list(_task_rows(snapshot, costs))
     known = [row for row in every if set(row[2:]) - {NONE, ""}]
-    report.table(_lean([head, *known]) if known else [], width=report.WIDTH)
+    head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
+    _sheet(head, known)
     if len(known) < len(every):
         report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")
     report.line()
-    hosts = ("host", "machine", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "GPUs")
-    report.table(
-        _lean([hosts, *map(_host_row, costs.hosts)]) if costs.hosts else [], width=report.WIDTH
-    )
+    head = ("host", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "machine")
+    _sheet(head, [_host_row(host) for host in costs.hosts])
     if not costs.hosts:
         report.line("No machine is bound: `runbook host bind ROLE USER@ADDRESS --usd-per-hour X`.")
-    if costs.machines:
+    for whole, found in groupby(costs.machines, lambda one: (one.task, one.amount, one.of)):
         report.line()
-        compared = ("all of", "if done on", "machine", "usd/h", "an hour", "takes", "usd", "tokens")
-        report.table(
-            _lean([(*compared, "bytes"), *map(_machine_row, costs.machines)]), width=report.WIDTH
-        )
+        report.line(f"All of {whole[0]}, {whole[1]:,.0f} {whole[2]}, if one machine did it:")
+        head = ("done on", "an hour", "takes", "usd/h", "usd", "tokens", "bytes", "machine")
+        _sheet(head, [_machine_row(one) for one in found])
     report.line()
     report.line(_total(costs))
     if costs.critical_path:
         chain = " -> ".join(costs.critical_path)
         report.line(f"At the earliest done in {spell(costs.critical_hours)}: {chain}")
-    if edited:
-        report.line(f"This is the graph as it was taken over. {report.located(EDITED)}")
 
 
-def _lean(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _sheet(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Without the columns that say nothing in any row."""
-    said = [any(row[i] not in (NONE, "") for row in rows[1:]) for i in range(len(rows[0]))]
-    return [tuple(cell for cell, keep in zip(row, said, strict=True) if keep) for row in rows]
+    said = [any(row[i] not in (NONE, "") for row in rows) for i in range(len(head))]
+    lean = [
+        tuple(cell for cell, keep in zip(row, said, strict=True) if keep) for row in [head, *rows]
+    ]
+    report.sheet(lean if rows else [], width=report.WIDTH)
 
 
 def _task_rows(snapshot: Snapshot, costs: Costs) -> Iterable[tuple[str, ...]]:
@@ -84,47 +92,61 @@ def _row(name: str, rows: list[TaskCost], like: Iterable[str]) -> tuple[str, ...
     size = sum(row.bytes for row in rows)
     coming = [row.to_come for row in rows if row.to_come is not None]
     to_come = sum(estimate.seconds for estimate in coming) / HOUR
+    hosts = list(dict.fromkeys(row.host or NONE for row in rows))
     return (
         name,
-        ", ".join(dict.fromkeys(row.host or NONE for row in rows)),
-        spell(hours) if hours else NONE,
+        ", ".join(hosts) if len(hosts) <= FEW else f"{len(hosts)} hosts",
+        _hours(hours) if hours else NONE,
         _sum(row.usd for row in rows),
         report.size(size) if size else NONE,
-        spell(to_come) if coming else NONE,
+        _hours(to_come) if coming else NONE,
         _sum(row.to_come_usd for row in rows),
-        ", ".join(dict.fromkeys(estimate.source for estimate in coming))
-        or ("" if hours else ", ".join(f"after {name}" for name in like)),
+        _few(estimate.source for estimate in coming)
+        or ("" if hours else _few(f"after {name}" for name in like)),
     )
 
 
+def _few(names: Iterable[str]) -> str:
+    """Each once, and of many their number."""
+    first, *more = dict.fromkeys(names) or [""]
+    if len(more) < FEW:
+        return ", ".join([first, *more])
+    return f"{first} and {len(more)} more"
+
+
 def _host_row(host: HostCost) -> tuple[str, ...]:
-    fits = {None: NONE, True: "yes", False: f"NO: ends {host.ends_at}"}[host.fits]
+    ends = f"until {host.ends_at}" if host.ends_at else ""
     return (
         host.role,
-        host.machine,
         _usd(host.usd_per_hour),
-        spell(host.bound_hours),
+        _hours(host.bound_hours),
         _usd(host.bound_usd),
-        spell(host.busy_hours),
-        spell(host.to_come_hours),
+        _hours(host.busy_hours),
+        _hours(host.to_come_hours),
         _usd(host.to_come_usd),
-        fits,
-        report.clean(host.gpus) or NONE,
+        {None: NONE, True: "yes", False: "NO"}[host.fits],
+        ", ".join(part for part in (host.machine, report.clean(host.gpus), ends) if part),
     )
 
 
 def _machine_row(found: Forecast) -> tuple[str, ...]:
     return (
-        f"{found.task}: {found.amount:,.0f} {found.of}",
         found.role,
-        found.machine,
+        f"{found.per_hour:,.0f}",
+        _hours(found.hours),
         _usd(found.usd_per_hour),
-        f"{found.per_hour:,.0f} {found.of}",
-        spell(found.hours),
         _usd(found.usd),
         f"{found.tokens / 1e6:,.0f} M" if found.tokens is not None else NONE,
         report.size(found.bytes) if found.bytes is not None else NONE,
+        found.machine,
     )
+
+
+def _hours(value: float) -> str:
+    """Short, for a column: nobody adds minutes to days."""
+    if value < 1:
+        return spell(value)
+    return f"{value:.1f} h" if value < 10 else f"{value:,.0f} h"
 
 
 def _total(costs: Costs) -> str:

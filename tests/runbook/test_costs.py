@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from runbook import report
+from runbook.cli.cost import tell
 from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
 from runbook.forecast import OUT, RAN_S, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
-from tests.state.builders import graph, load
+from tests.state.builders import graph, load, task_def
+from tests.support.golden import check_golden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 class Clock:
@@ -62,11 +67,12 @@ def run(
     name: str,
     hours: float,
     *,
+    host: str = "box",
     ran_s: float | None = None,
     **out: float,
 ) -> None:
     with store.write() as tx:
-        attempt = tx.create_attempt(name, host="box", epoch="e")
+        attempt = tx.create_attempt(name, host=host, epoch="e")
         tx.move_task(name, TaskState.ACTIVE, expect={TaskState.READY})
         tx.move_attempt(attempt.id, AttemptState.RUNNING, expect={AttemptState.INTENDED})
     clock.passes(hours)
@@ -274,3 +280,55 @@ def test_what_ended_while_nobody_looked_took_no_longer_for_it(store: Store, cloc
     estimates = Estimates(store.snapshot())
     found = [estimates.of(store.snapshot().task(name)) for name in ("pilot", "all")]
     assert [one.seconds / 3600 for one in found if one] == [0.25, 45.0]
+
+
+GPUS = {"gpus": [{"name": "NVIDIA H200 SXM"}] * 8}
+HOSTS = [
+    HostBinding(
+        role=f"gen-{number}" if number < 8 else "trainer-of-the-drafter", kind="ssh", user="root",
+        address=f"ssh{number}.provider.example", port=41000 + number, usd_per_hour=17.5 + number,
+        ends_at="2026-03-03T18:00:00.000Z" if number == 8 else None, facts=GPUS,
+    )
+    for number in range(1, 9)
+]  # fmt: skip
+
+
+def fleet(store: Store, clock: Clock, hosts: list[HostBinding]) -> None:
+    """A pilot on each of some machines; all of it, and a training, are still to come."""
+    of = {"of": "rows", "amount": 900_000}
+    stated = {"estimate_s": 60 * 3600}
+    roles = [host.role for host in hosts]
+    pilots = [replace(task_def(f"pilot@{role}"), role=role) for role in roles]
+    whole = [
+        replace(
+            task_def(f"generate@{role}", [f"pilot@{role}"]), role=role,
+            definition={"estimate_like": {"like": f"pilot@{role}", **of}},
+        )
+        for role in roles
+    ]  # fmt: skip
+    train = replace(task_def("train-the-drafter"), role=roles[-1], definition=stated)
+    defs = [*pilots, *whole, train, task_def("publish", ["train-the-drafter"])]
+    load(store, [replace(one, position=number) for number, one in enumerate(defs)])
+    with store.write() as tx:
+        for host in hosts:
+            tx.bind_host(host)
+    for number, role in enumerate(roles):
+        tokens = 5_000_000 + number * 1000
+        run(store, clock, f"pilot@{role}", 1 + number / 7, host=role, rows=900, tokens=tokens)
+    clock.passes(30)
+
+
+@pytest.mark.parametrize("many", [1, 3, 8])
+def test_what_it_costs_is_readable_at_eighty_columns(
+    store: Store, clock: Clock, capsys: pytest.CaptureFixture[str], many: int
+) -> None:
+    fleet(store, clock, HOSTS[-many:])
+    snapshot = store.snapshot()
+    tell(snapshot, measure(snapshot, clock.now))
+    said = capsys.readouterr().out
+    tables, _, _total = said.rpartition("\n\n")
+    assert max(map(len, tables.splitlines())) <= report.WIDTH
+    for host in HOSTS[-many:]:
+        assert host.role in tables
+        assert host.machine in tables
+    check_golden(GOLDEN / f"costs-of-{many}.txt", said)

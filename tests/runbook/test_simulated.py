@@ -185,7 +185,7 @@ def test_the_pilot_says_what_everything_will_take(tmp_path: Path) -> None:
     assert row["hours"] == pytest.approx(seed.HOURS * 900_000 / seed.COMPLETIONS)
     assert row["usd"] == pytest.approx(30 * row["hours"])
     assert row["tokens"] == pytest.approx(900_000 * seed.MEAN_TOKENS)
-    assert "generate: 900,000 rows" in run.verb("plan", "--cost").stdout
+    assert "All of generate, 900,000 rows, if one machine" in run.verb("plan", "--cost").stdout
 
 
 def test_machines_fail_in_every_way_on_the_way(tmp_path: Path) -> None:

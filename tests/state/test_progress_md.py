@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from state.markdown import code, embedded, one_line, prose
 from state.progress_md import render, size
 from state.regions import fresh, take_apart
 from tests.state.builders import Clock, graph, load, task_def
+from tests.support.golden import check_golden
 
 if TYPE_CHECKING:
     from state import Event, Snapshot, Store
@@ -33,16 +33,8 @@ GOLDEN = Path(__file__).parent / "golden"
 PHASES = {"main": "Everything", "prepare": "Prepare the box"}
 
 
-def check_golden(name: str, text: str) -> None:
-    """The bytes are the promise; RUNBOOK_GOLDEN=write renews them."""
-    path = GOLDEN / name
-    if os.environ.get("RUNBOOK_GOLDEN") == "write":
-        path.write_bytes(text.encode())
-    assert path.read_bytes() == text.encode()
-
-
 def test_a_store_without_a_runbook(store: Store) -> None:
-    check_golden("empty.md", render(store.snapshot()))
+    check_golden(GOLDEN / "empty.md", render(store.snapshot()))
 
 
 def test_a_workspace_just_initialised(store: Store) -> None:
@@ -52,7 +44,7 @@ def test_a_workspace_just_initialised(store: Store) -> None:
         task_def("train", ["venv"], position=2),
     ]
     load(store, defs)
-    check_golden("fresh.md", render(store.snapshot(), phases=PHASES))
+    check_golden(GOLDEN / "fresh.md", render(store.snapshot(), phases=PHASES))
 
 
 def test_it_is_alike_on_another_machine_on_another_day(store: Store, tmp_path: Path) -> None:
@@ -125,7 +117,7 @@ Run `runbook run b` <b>soon</b>.
 def test_a_workspace_that_was_lived_in(store: Store) -> None:
     snapshot = lived_in(store)
     text = render(snapshot, brief=BRIEF, events=store.events(after=snapshot.revision - 3))
-    check_golden("lived_in.md", text)
+    check_golden(GOLDEN / "lived_in.md", text)
     assert text == render(store.snapshot(), brief=BRIEF, events=store.events(snapshot.revision - 3))
 
 
