@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.cli import act, hosts, setup
+from runbook.cli import advance, hosts, setup
 from runbook.cli.common import answer, expect_option, json_option, notify_option, plain
 from runbook.errors import Exit, RunbookError
 from runbook.reader import Reader
@@ -199,7 +199,7 @@ def watch_command(
 
     Example: runbook watch --until-done
     """
-    act.advance(
+    advance.advance(
         workspace,
         "watch",
         lambda service, stop, listen: service.watch(

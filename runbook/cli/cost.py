@@ -45,7 +45,7 @@ def tell(snapshot: Snapshot, costs: Costs) -> None:
     """The account in tables, for a terminal of eighty columns."""
     every = list(_task_rows(snapshot, costs))
     known = [row for row in every if set(row[2:]) - {NONE, ""}]
-    head = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
+    head: tuple[str, ...] = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
     _sheet(head, known)
     if len(known) < len(every):
         report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from runbook import report
-from runbook.cli.common import answer, dry_run_option, expect_option, json_option, tell_rehearsal
+from runbook.cli.acting import Acting, acting
 from runbook.cli.terminal import ask_word
 from runbook.errors import Exit, RunbookError
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from runbook.reach import Dependants
     from runbook.workspace import Workspace
     from state import HostBinding
+
+
+class OfMachine(TypedDict):
+    """What may be said of a machine when it is bound, by the names of the options."""
+
+    port: int
+    identity: str
+    root: str
+    work: str
+    usd_per_hour: float | None
+    ends_at: str | None
 
 
 @click.command("bind")
@@ -31,96 +42,49 @@ if TYPE_CHECKING:
 )
 @click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
 @click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
+@acting("host")
 def bind_command(
-    workspace: Path,
-    role: str,
-    target: str,
-    port: int,
-    identity: str,
-    root: str,
-    work: str,
-    accept_fingerprint: str,
-    usd_per_hour: float | None,
-    ends_at: str | None,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
+    call: Acting, role: str, target: str, accept_fingerprint: str, **of_it: Unpack[OfMachine]
 ) -> None:
     """Say which machine plays ROLE: `local`, or user@address, or user@address:port.
 
     Example: runbook host bind box local
     """
     from runbook.reach import dependants
-    from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         before = service.snapshot()
-        binding = binding_of(
-            role,
-            target,
-            service.workspace,
-            port=port,
-            identity=identity,
-            root=root,
-            work=work,
-            usd_per_hour=usd_per_hour,
-            ends_at=ends_at,
-        )
-        if dry_run:
-            service.would.append(f"meet {target}, pin its key to {role} and record its facts")
-            tell_rehearsal(service, "host", as_json=as_json)
+        binding = binding_of(role, target, service.workspace, **of_it)
+        if call.rehearsed(service, f"meet {target}, pin its key to {role} and record its facts"):
             return
         facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
-        if as_json:
-            answer("host", service.store.revision(), {"host": binding, "facts": facts})
-            return
-    report.line(f"{role} is {target}; jobs in {binding.root}, data in {binding.work}")
-    earlier = next((host for host in before.hosts if host.role == role), None)
-    if earlier is not None and earlier.machine != binding.machine:
-        _tell_void(dependants(before, role))
+        said = [f"{role} is {target}; jobs in {binding.root}, data in {binding.work}"]
+        earlier = next((host for host in before.hosts if host.role == role), None)
+        if earlier is not None and earlier.machine != binding.machine:
+            said += _void(dependants(before, role))
+        call.answer(service, {"host": binding, "facts": facts}, *said)
 
 
 @click.command("rent")
 @click.argument("role")
 @click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
 @click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def rent_command(
-    workspace: Path,
-    role: str,
-    usd_per_hour: float | None,
-    ends_at: str | None,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@acting("host")
+def rent_command(call: Acting, role: str, usd_per_hour: float | None, ends_at: str | None) -> None:
     """Say what the machine of ROLE costs and when its rental ends. Asks no machine.
 
     What cannot end before that, or would cost more than the budget of the runbook, waits for a yes.
 
     Example: runbook host rent gpu --usd-per-hour 18 --ends-at 2026-03-09T18:00:00Z
     """
-    from runbook.service import Service
-
     if usd_per_hour is None and ends_at is None:
         raise RunbookError("Nothing to keep.", hint="Give --usd-per-hour, --ends-at, or both.")
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         binding = service.rent(role, usd_per_hour=usd_per_hour, ends_at=moment_of(ends_at))
-        if dry_run:
-            tell_rehearsal(service, "host", as_json=as_json)
-            return
-        if as_json:
-            answer("host", service.store.revision(), {"host": binding})
-            return
-    price = "no price" if binding.usd_per_hour is None else f"${binding.usd_per_hour:,.2f} an hour"
-    report.line(f"{role}: {price}, {binding.ends_at or 'no end'}")
+        price = binding.usd_per_hour
+        said = "no price" if price is None else f"${price:,.2f} an hour"
+        said = f"{role}: {said}, {binding.ends_at or 'no end'}"
+        call.answer(service, {"host": binding}, said)
 
 
 def moment_of(text: str | None) -> str | None:
@@ -142,13 +106,7 @@ def binding_of(
     role: str,
     target: str,
     workspace: Workspace,
-    *,
-    port: int,
-    identity: str,
-    root: str,
-    work: str,
-    usd_per_hour: float | None,
-    ends_at: str | None,
+    **of_it: Unpack[OfMachine],
 ) -> HostBinding:
     """The record of what was said of a machine, with what was left unsaid filled in.
 
@@ -158,7 +116,8 @@ def binding_of(
     """
     from state import HostBinding
 
-    until = moment_of(ends_at)
+    port, identity, root, work = of_it["port"], of_it["identity"], of_it["root"], of_it["work"]
+    price, until = of_it["usd_per_hour"], moment_of(of_it["ends_at"])
     if target == "local":
         if identity:
             raise RunbookError("This machine needs no key.", hint="Leave -i out.")
@@ -167,7 +126,7 @@ def binding_of(
             kind="local",
             root=root or str(workspace.private / "host"),
             work=work or str(workspace.root / "work"),
-            usd_per_hour=usd_per_hour,
+            usd_per_hour=price,
             ends_at=until,
         )
     user, at, address = target.rpartition("@")
@@ -187,7 +146,7 @@ def binding_of(
         identity_file=_kept(identity) if identity else "",
         root=home,
         work=work or f"{home}/work",
-        usd_per_hour=usd_per_hour,
+        usd_per_hour=price,
         ends_at=until,
     )
 
@@ -204,48 +163,33 @@ def _kept(identity: str) -> str:
 @click.command("repin")
 @click.argument("role")
 @click.option("--fingerprint", default="", metavar="SHA256:...", help="Of the new key, compared.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def repin_command(
-    workspace: Path,
-    role: str,
-    fingerprint: str,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@acting("host")
+def repin_command(call: Acting, role: str, fingerprint: str) -> None:
     """Take the new key of a rebuilt machine. Shows both; a person decides. A new epoch begins.
 
     Example: runbook host repin box
     """
     from runbook.reach import dependants
-    from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
-        if dry_run:
+    with call.open() as service:
+        if call.dry_run:
             machine = service.snapshot().host(role).machine
-            service.would.append(f"ask {machine} for its key, and take it if a person says yes")
-            tell_rehearsal(service, "host", as_json=as_json)
+            call.rehearsed(service, f"ask {machine} for its key, and take it if a person says yes")
             return
         changed = service.shown_key(role)
         if changed is None:
             report.line(f"{role} shows the key that is pinned to it; nothing to do.")
             return
         pinned = changed.expected_fingerprint
-        if not as_json:
+        if not call.as_json:
             report.line(f"pinned: {changed.expected.split()[0]} {pinned}")
             report.line(f"shown:  {changed.found.split()[0]} {changed.fingerprint}")
         _require_yes(role, changed.fingerprint, fingerprint)
         void = dependants(service.snapshot(), role)
         binding = service.repin(role, changed.found)
-        if as_json:
-            data = {"host": binding, "was": pinned, "is": changed.fingerprint, "void": void}
-            answer("host", service.store.revision(), data)
-            return
-    report.line(f"{role} is known by {changed.fingerprint} from now on; a new epoch began.")
-    _tell_void(void)
+        data = {"host": binding, "was": pinned, "is": changed.fingerprint, "void": void}
+        said = f"{role} is known by {changed.fingerprint} from now on; a new epoch began."
+        call.answer(service, data, said, *_void(void))
 
 
 def _require_yes(role: str, shown: str, given: str) -> None:
@@ -264,43 +208,28 @@ def _require_yes(role: str, shown: str, given: str) -> None:
         )
 
 
-def _tell_void(void: Dependants) -> None:
+def _void(void: Dependants) -> list[str]:
     """What another machine, or another boot, takes from the graph."""
+    said = []
     if void.memory:
-        report.line(f"Done with memory or processes of that machine: {', '.join(void.memory)}")
+        said.append(f"Done with memory or processes of that machine: {', '.join(void.memory)}")
     if void.disk:
-        report.line(f"Done with files on it: {', '.join(void.disk)}")
-    if void.memory or void.disk:
-        report.line("`runbook verify` looks, and turns stale what no longer holds.")
+        said.append(f"Done with files on it: {', '.join(void.disk)}")
+    return [*said, "`runbook verify` looks, and turns stale what no longer holds."] if said else []
 
 
 @click.command("forget")
 @click.argument("role")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def forget_command(
-    workspace: Path, role: str, expect_rev: int | None, dry_run: bool, as_json: bool
-) -> None:
+@acting("host")
+def forget_command(call: Acting, role: str) -> None:
     """Take the machine from ROLE. Nothing on the machine is touched.
 
     Example: runbook host forget box
     """
     from runbook.reach import dependants
-    from runbook.service import Service
 
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         void = dependants(service.snapshot(), role)
         binding = service.forget(role)
-        if dry_run:
-            tell_rehearsal(service, "host", as_json=as_json)
-            return
-        if as_json:
-            data = {"role": role, "was": binding, "void": void}
-            answer("host", service.store.revision(), data)
-            return
-    report.line(
-        f"{role} is no longer {binding.machine}. Bind another: runbook host bind {role} ..."
-    )
-    _tell_void(void)
+        said = f"{role} is no longer {binding.machine}. Bind another: runbook host bind {role} ..."
+        call.answer(service, {"role": role, "was": binding, "void": void}, said, *_void(void))

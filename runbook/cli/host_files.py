@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook import report
-from runbook.cli.common import (
-    answer,
-    dry_run_option,
-    expect_option,
-    json_option,
-    tell_rehearsal,
-)
+from runbook.cli.acting import Acting, acting
+from runbook.cli.common import answer, json_option
 from runbook.units import parse_duration, show_bytes
 
 if TYPE_CHECKING:
@@ -100,42 +95,27 @@ def _show(progress: Progress) -> None:
 @click.argument("role")
 @click.option("--keep", type=click.IntRange(min=0), default=KEEP, help="Newest jobs left whole.")
 @click.option("--older-than", default=OLD, help="Only jobs that ended so long ago: 12h, 7d.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def clean_command(
-    workspace: Path,
-    role: str,
-    keep: int,
-    older_than: str,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@acting("host")
+def clean_command(call: Acting, role: str, keep: int, older_than: str) -> None:
     """Shrink old jobs on a machine to their outcome and the ends of their logs.
 
     Only jobs whose outcome is recorded here; nothing that runs, and nothing that a payload made.
 
     Example: runbook host clean box --older-than 2d
     """
-    from runbook.service import Service
-
     try:
         seconds = parse_duration(older_than)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--older-than") from None
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
-        if dry_run:
-            service.would.append(f"shrink jobs of {role} that ended more than {older_than} ago")
-            tell_rehearsal(service, "host", as_json=as_json)
+    with call.open() as service:
+        if call.rehearsed(service, f"shrink jobs of {role} that ended more than {older_than} ago"):
             return
         shrunk = service.clean(role, keep=keep, older_than_s=seconds)
-        if as_json:
-            answer("host", service.store.revision(), {"role": role, "shrunk": shrunk})
-            return
-    freed = sum(one.freed_bytes for one in shrunk)
-    report.line(f"{len(shrunk)} jobs shrunk, {show_bytes(freed)} freed on {role}")
-    for one in shrunk:
-        if one.left:
-            report.line(f"  {one.attempt} keeps what its payload made: {', '.join(one.left)}")
+        freed = sum(one.freed_bytes for one in shrunk)
+        said = [f"{len(shrunk)} jobs shrunk, {show_bytes(freed)} freed on {role}"]
+        said += [
+            f"  {one.attempt} keeps what its payload made: {', '.join(one.left)}"
+            for one in shrunk
+            if one.left
+        ]
+        call.answer(service, {"role": role, "shrunk": shrunk}, *said)

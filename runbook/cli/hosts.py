@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook import report
+from runbook.cli.acting import Acting, acting
 from runbook.cli.common import (
     answer,
-    dry_run_option,
-    expect_option,
     json_option,
     plain,
-    tell_rehearsal,
 )
 from runbook.cli.host_binding import bind_command, forget_command, rent_command, repin_command
 from runbook.cli.host_files import clean_command, get_command, put_command
@@ -76,30 +74,22 @@ def list_command(workspace: Path, as_json: bool) -> None:
 
 @host_command.command("probe")
 @click.argument("role")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def probe_command(
-    workspace: Path, role: str, expect_rev: int | None, dry_run: bool, as_json: bool
-) -> None:
+@acting("host")
+def probe_command(call: Acting, role: str) -> None:
     """Ask a host for its facts and record them.
 
     Example: runbook host probe box
     """
-    from runbook.service import Service
-
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
-        if dry_run:
-            service.would.append(f"ask {service.snapshot().host(role).machine} for its facts")
-            tell_rehearsal(service, "host", as_json=as_json)
+    with call.open() as service:
+        if call.dry_run:
+            machine = service.snapshot().host(role).machine
+            call.rehearsed(service, f"ask {machine} for its facts")
             return
         facts = service.probe(role)
-        if as_json:
-            answer("host", service.store.revision(), {"role": role, "facts": facts})
-            return
+        call.answer(service, {"role": role, "facts": facts})
         view = service.view()
-    _print_facts(view, role)
+    if not call.as_json:
+        _print_facts(view, role)
 
 
 def _print_facts(view: View, role: str) -> None:

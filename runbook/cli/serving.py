@@ -6,26 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.cli.act import advance
-from runbook.cli.common import (
-    dry_run_option,
-    expect_option,
-    json_option,
-    tell_rehearsal,
-    token_option,
-    use_token,
-)
+from runbook.cli.acting import Acting, acting
+from runbook.cli.advance import advance
+from runbook.cli.common import token_option, use_token
 from runbook.errors import RunbookError
-from runbook.service import Service
 from runbook.units import parse_duration
 from runbook.verbs.serving import DRAIN_S
 from runbook.views import RunResult
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from threading import Event as StopEvent
 
     from runbook.engine.events import Listener
+    from runbook.service import Service
 
 
 @click.command("restart")
@@ -38,19 +31,8 @@ if TYPE_CHECKING:
     help="For so long it gets no new requests and answers what it has; 0s: at once.",
 )
 @token_option
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def restart_command(
-    workspace: Path,
-    task: str,
-    drain: str,
-    token: str | None,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@acting("restart")
+def restart_command(call: Acting, task: str, drain: str, token: str | None) -> None:
     """Stop one server and start it again, without the others; wait until it serves.
 
     What it cannot answer in time breaks off, and clients ask another server.
@@ -58,10 +40,10 @@ def restart_command(
     Example: runbook restart "serve[1]" --drain 10m
     """
     seconds = _duration(drain)
-    if dry_run:
-        with Service.open(workspace, expect_rev=expect_rev, dry_run=True) as service:
+    if call.dry_run:
+        with call.open() as service:
             service.restart(task, drain_s=seconds)
-            tell_rehearsal(service, "restart", as_json=as_json)
+            call.rehearsed(service)
         return
 
     def engine(service: Service, stop_event: StopEvent, listen: Listener) -> RunResult:
@@ -74,7 +56,14 @@ def restart_command(
         outcome = "done" if state == "serving" else "failed"
         return RunResult(outcome=outcome, reason=f"{task} is {state}")
 
-    advance(workspace, "restart", engine, expect_rev=expect_rev, notify=(), as_json=as_json)
+    advance(
+        call.workspace,
+        "restart",
+        engine,
+        expect_rev=call.expect_rev,
+        notify=(),
+        as_json=call.as_json,
+    )
 
 
 def _duration(text: str) -> float:

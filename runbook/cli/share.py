@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
+from runbook.cli.acting import Acting, acting
 from runbook.cli.common import (
     F,
     answer,
     dry_run_option,
     expect_option,
     json_option,
-    tell_rehearsal,
 )
 from runbook.errors import RunbookError
 from runbook.reader import Reader
@@ -31,36 +31,18 @@ if TYPE_CHECKING:
 @click.option("--for", "length", default="30m", metavar="TIME", help="How long. Default: 30m.")
 @click.option("--reason", default="", help="What for; others see it.")
 @click.option("--take-over", is_flag=True, help="Although somebody else has it; say why.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def claim_command(
-    workspace: Path,
-    subject: str,
-    length: str,
-    reason: str,
-    take_over: bool,
-    expect_rev: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@acting("claim")
+def claim_command(call: Acting, subject: str, length: str, reason: str, take_over: bool) -> None:
     """Keep a task, or the whole run, for yourself; others' verbs on it are refused (exit 6).
 
     Again by the same actor ($RUNBOOK_ACTOR, or user@machine), it begins anew.
 
     Example: runbook claim train --for 2h --reason "watching the loss"
     """
-    from runbook.service import Service
-
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         claim = service.claim(subject, for_s=_seconds(length), reason=reason, take_over=take_over)
-        if dry_run:
-            tell_rehearsal(service, "claim", as_json=as_json)
-        elif as_json:
-            answer("claim", service.store.revision(), {"claim": claim})
-        else:
-            report.line(f"{subject} is yours ({claim.holder}) for {report.seconds(claim.for_s)}")
+        said = f"{subject} is yours ({claim.holder}) for {report.seconds(claim.for_s)}"
+        call.answer(service, {"claim": claim}, said)
 
 
 def _seconds(text: str) -> float:
@@ -75,28 +57,16 @@ def _seconds(text: str) -> float:
 
 @click.command("release")
 @click.argument("subject", metavar="TASK|run")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def release_command(
-    workspace: Path, subject: str, expect_rev: int | None, dry_run: bool, as_json: bool
-) -> None:
+@acting("release")
+def release_command(call: Acting, subject: str) -> None:
     """Give a claim back. Done twice, it does no harm.
 
     Example: runbook release train
     """
-    from runbook.service import Service
-
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         given = service.release(subject)
-        if dry_run:
-            tell_rehearsal(service, "release", as_json=as_json)
-        elif as_json:
-            data = {"subject": subject, "released": given}
-            answer("release", service.store.revision(), data)
-        else:
-            report.line(f"{subject} is free" + ("" if given else ": nobody had it"))
+        said = f"{subject} is free" + ("" if given else ": nobody had it")
+        call.answer(service, {"subject": subject, "released": given}, said)
 
 
 @click.group("doc")
@@ -107,52 +77,29 @@ def doc_command() -> None:
 @doc_command.command("add")
 @click.argument("path")
 @click.option("--title", default="", help="What it is, for people.")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def doc_add_command(
-    workspace: Path, path: str, title: str, expect_rev: int | None, dry_run: bool, as_json: bool
-) -> None:
+@acting("doc")
+def doc_add_command(call: Acting, path: str, title: str) -> None:
     """List a document to re-read; listed again, its present content counts as known.
 
     Example: runbook doc add notes/plan.md --title "What we decided and why"
     """
-    from runbook.service import Service
-
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         document = service.add_document(path, title=title)
-        if dry_run:
-            tell_rehearsal(service, "doc", as_json=as_json)
-        elif as_json:
-            answer("doc", service.store.revision(), {"document": document})
-        else:
-            report.line(f"{document.path}: sha256 {document.sha256[:12]}, {document.size} bytes")
+        said = f"{document.path}: sha256 {document.sha256[:12]}, {document.size} bytes"
+        call.answer(service, {"document": document}, said)
 
 
 @doc_command.command("remove")
 @click.argument("path")
-@dry_run_option
-@expect_option
-@json_option
-@click.pass_obj
-def doc_remove_command(
-    workspace: Path, path: str, expect_rev: int | None, dry_run: bool, as_json: bool
-) -> None:
+@acting("doc")
+def doc_remove_command(call: Acting, path: str) -> None:
     """Take a document off the list. The file stays.
 
     Example: runbook doc remove notes/plan.md
     """
-    from runbook.service import Service
-
-    with Service.open(workspace, expect_rev=expect_rev, dry_run=dry_run) as service:
+    with call.open() as service:
         service.remove_document(path)
-        if dry_run:
-            tell_rehearsal(service, "doc", as_json=as_json)
-        elif as_json:
-            answer("doc", service.store.revision(), {"path": path})
-        else:
-            report.line(f"{path} is no longer listed")
+        call.answer(service, {"path": path}, f"{path} is no longer listed")
 
 
 @doc_command.command("list")

@@ -37,10 +37,6 @@ def ignore(_event: object) -> None:
     """A listener that does not care."""
 
 
-class Service(Reader):
-    """One client of one workspace. Not shared between threads that act at the same time."""
-
-
 class Writer(Reader):
     """A client that may write. Not shared between threads that act at the same time."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runbook.cli.act import OUTCOMES
+from runbook.cli.advance import OUTCOMES
 from runbook.errors import Exit
 from tests.support.workspaces import cli, make
 

@@ -17,7 +17,9 @@ from typing import Any
 
 # What the verbs import, loaded once.
 import runbook.cli.act
+import runbook.cli.advance
 import runbook.cli.care
+import runbook.cli.look_again
 import runbook.cli.read
 import runbook.cli.setup
 import runbook.cli.share

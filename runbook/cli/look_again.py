@@ -1,0 +1,74 @@
+"""Verbs that ask hosts again: whether results still hold, and what became of what may run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook import report
+from runbook.cli.acting import Acting, acting
+from runbook.cli.common import answer, plain
+from runbook.errors import Exit
+
+if TYPE_CHECKING:
+    from runbook.engine.reconcile import Seen
+
+
+@click.command("verify")
+@click.argument("tasks", nargs=-1)
+@click.option("--redo", is_flag=True, help="Make what is stale ready to run again.")
+@acting("verify")
+def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool) -> None:
+    """Run the recorded checks of done tasks again; what no longer holds turns stale (exit 4).
+
+    Example: runbook verify tokenize
+    """
+    with call.open() as service:
+        found = service.verify(tasks)
+        bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
+        again = service.redo(tasks) if redo else ()
+        revision = service.store.revision()
+        if call.rehearsed(service):
+            return
+    if call.as_json:
+        answer("verify", revision, {"tasks": found})
+    else:
+        rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
+        report.table(rows)
+        report.line(f"Checks of {len(found)} done tasks: {len(rows)}; not held: {len(bad)}.")
+        if again:
+            report.line(f"ready again: {', '.join(again)}")
+    sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)
+
+
+@click.command("reconcile")
+@click.argument("name", metavar="[TASK|HOST]", default="")
+@acting("reconcile")
+def reconcile_command(call: Acting, name: str) -> None:
+    """Look at all that may run, or of TASK or HOST, again and now; say what changed.
+
+    Nothing is started and nothing is stopped. Exit 5 when a host does not answer.
+
+    Example: runbook reconcile gpu
+    """
+    with call.open() as service:
+        found = service.reconcile(name)
+        revision = service.store.revision()
+        if call.rehearsed(service):
+            return
+    if call.as_json:
+        rows = [{**plain(seen), "changed": seen.changed} for seen in found]
+        answer("reconcile", revision, {"attempts": rows})
+    else:
+        report.table(_seen_row(seen) for seen in found)
+        changed = sum(seen.changed for seen in found)
+        report.line(f"{len(found)} attempts looked at, {changed} changed.")
+    silent = any(seen.found.startswith("unknown") for seen in found)
+    sys.exit(Exit.UNKNOWN if silent else Exit.OK)
+
+
+def _seen_row(seen: Seen) -> tuple[str, ...]:
+    became = f"{seen.before} -> {seen.after}" if seen.changed else f"still {seen.after}"
+    return (seen.task, seen.host, became, report.clean(seen.found))
