@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+LEFT_AFTER_S = 3600.0
+"""No writing takes so long: what lies aside for longer was left by a process that was killed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
@@ -145,11 +148,22 @@ def write_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            now = os.fstat(file.fileno()).st_mtime  # by the clock that dates the others too
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+    _sweep(path, before=now - LEFT_AFTER_S)
     _sync_folder(path.parent)
+
+
+def _sweep(path: Path, *, before: float) -> None:
+    """Remove what writers of this file that were killed have left."""
+    for left in path.parent.iterdir():
+        if left.name.startswith(f".{path.name}.") and left.name.endswith(".partial"):
+            with suppress(OSError):
+                if left.stat().st_mtime < before:
+                    left.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ Those that take long come first, so that no worker is left alone with one.
 
 from __future__ import annotations
 
+import multiprocessing.util
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     in it, whose paths may have a hundred letters.
     """
     tmp_path_factory.getbasetemp()  # stays where it is, for whoever looks at what failed
+    multiprocessing.util.get_temp_dir()  # the same: it is used, and removed, after the last test
     with tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o1777)
         with pytest.MonkeyPatch.context() as patch:

@@ -2,8 +2,8 @@
 
 Run as a process: `fake_server.py PORT_FILE [--api openai] [--delay S] [--served NAME]`. Faults are
 set over `POST /_faults` as a list of {"kind", "times"}; each chat request uses up the first
-that has times left. `GET /_seen` tells which requests came in. Answers depend on the prompt
-only, so that two servers agree and a test knows what to expect.
+that has times left. Another delay may be set there as well. `GET /_seen` tells which requests came
+in. Answers depend on the prompt only, so that two servers agree and a test knows what to expect.
 
 With --places N, N requests are worked on at a time and the others wait, as /v1/loads tells; with
 --queue M as well, more than M that wait are turned away. --say chooses what is answered.
@@ -106,6 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             with state.lock:
                 state.faults = body["faults"]
                 state.health = body.get("health", 200)
+                state.options.delay = body.get("delay", state.options.delay)
             self.reply(200, {})
         elif self.path == "/v1/chat/completions":
             self.chat(state, body)

@@ -103,7 +103,7 @@ def test_a_slow_server_is_drained_and_its_requests_move(tmp_path, servers, promp
 
 def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
     """One is drained, another comes. Whoever restarts a server waits until nothing runs there."""
-    first, second = servers("--delay", "0.05"), servers("--delay", "0.4")
+    first, second = servers("--delay", "0.2"), servers("--delay", "0.4")
     listed, out = tmp_path / "servers.json", tmp_path / "out"
     write_list(listed, (first.url, "serving"))
     words = command(prompts(180), out, extra=["--servers", str(listed)])
@@ -125,6 +125,7 @@ def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
     listed.write_text('{"servers": [{"ur')  # half written: nothing changes
     write_list(listed, (first.url, "serving"), (second.url, "serving"))
     wait_for(lambda: len(first.seen()) > asked, what="work for the first server again")
+    hurry(first, second)
     assert job.wait(timeout=60) == 0
     assert len({row["id"] for row in rows_of(out)}) == 180
 
@@ -150,13 +151,14 @@ def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers,
     asked = len(marked.seen())
     (marks / name).unlink()
     wait_for(lambda: len(marked.seen()) > asked, what="work for it again")
+    hurry(marked, other)
     assert job.wait(timeout=60) == 0
     assert len({row["id"] for row in rows_of(out)}) == 500
 
 
 def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts, monkeypatch):
     """The server is healthy and answers others: this one request it has lost."""
-    monkeypatch.setattr("dflash.watch.OVERDUE_AT_LEAST_S", 0.5)
+    monkeypatch.setattr("dflash.watch.OVERDUE_AT_LEAST_S", 2.0)
     losing, other = servers(), servers()
     losing.faults(("hang", 1))
     run(
@@ -173,6 +175,11 @@ def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts
     assert again["server"] == other.url
 
 
+def hurry(*servers):
+    for server in servers:
+        server.hurry()
+
+
 def environment(tmp_path):
     return {**os.environ, "RUNBOOK_PROGRESS": str(tmp_path / "progress.jsonl")}
 
@@ -186,12 +193,12 @@ def write_list(path, *rows):
 def test_a_server_that_comes_back_with_another_model_gets_nothing(
     tmp_path, servers, prompts, start
 ):
-    changing, other = servers("--delay", "0.05"), servers("--delay", "0.05")
+    changing, other = servers("--delay", "0.3"), servers("--delay", "0.4")
     out = tmp_path / "out"
     job = start(command(prompts(200), out, changing, other), env=environment(tmp_path))
     wait_for(lambda: count_rows(out) >= 10, what="rows")
     changing.kill()
-    changing.options = ("--delay", "0.05", "--weights", "/another")
+    changing.options = ("--weights", "/another")
     changing.start()
     name = changing.url.split("//")[1]
     lines = tmp_path / "progress.jsonl"
@@ -199,6 +206,7 @@ def test_a_server_that_comes_back_with_another_model_gets_nothing(
         lambda: last_servers(lines).get(name, {}).get("state") == "refused",
         what="the changed server refused",
     )
+    other.hurry()
     assert job.wait(timeout=60) == 0
     assert len({row["id"] for row in rows_of(out)}) == 200
     assert changing.seen() == []

@@ -84,7 +84,7 @@ def test_turns_behind_a_tools_answer_are_left_out(tmp_path, servers, monkeypatch
 
 
 def test_a_conversation_that_was_killed_between_its_turns_goes_on_there(tmp_path, servers, start):
-    server, out = servers("--delay", "0.03"), tmp_path / "out"
+    server, out = servers("--delay", "0.2"), tmp_path / "out"
     talks = [{"id": f"c{n}", "messages": named(TALK, n)} for n in range(12)]
     path = write(tmp_path / "p", *talks)
     words = ["--turns", "regenerate"]
@@ -92,7 +92,8 @@ def test_a_conversation_that_was_killed_between_its_turns_goes_on_there(tmp_path
         job = start(command(path, out, server, extra=words))
         wait_for(lambda wanted=wanted: count_rows(out) >= wanted, what="rows on disk")
         job.send_signal(signal.SIGKILL)
-        job.wait(timeout=20)
+        assert job.wait(timeout=60) == -signal.SIGKILL
+    server.hurry()
     generate(path, out, server, extra=words)
     rows = {row["id"]: row for row in rows_of(out)}
     assert len(rows) == len(rows_of(out)) == 36

@@ -51,13 +51,14 @@ def objects(s3):
 
 
 def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
-    server, out = servers("--delay", "0.05"), tmp_path / "out"
+    server, out = servers("--delay", "0.5"), tmp_path / "out"
     path = prompts(60)
     seen = []
 
     def look():
         wait_for(lambda: "shard-00000.jsonl" in names(s3), what="the first shard in the store")
         seen.append(len(server.seen()))
+        server.hurry()
 
     watcher = threading.Thread(target=look)
     watcher.start()

@@ -83,7 +83,7 @@ def test_two_processes_never_mix_their_lines(tmp_path):
         "for n in range(200): p.emit('step', done=n, message=sys.argv[2] * 50)"
     )
     jobs = [subprocess.Popen([sys.executable, "-c", code, path, letter]) for letter in "ab"]
-    assert [job.wait(timeout=30) for job in jobs] == [0, 0]
+    assert [job.wait(timeout=60) for job in jobs] == [0, 0]
     events = [parse_line(line) for line in path.read_bytes().splitlines()]
     assert len(events) == 400
     assert None not in events

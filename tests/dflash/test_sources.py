@@ -245,7 +245,7 @@ def test_a_set_from_s3_is_the_set_from_the_folder(tmp_path, client):
 def test_downloads_run_side_by_side_and_a_bounded_number_ahead(tmp_path, client, monkeypatch):
     where = upload(client, store(tmp_path / "in", 100, shard_rows=1))
     monkeypatch.setattr(sources, "AHEAD", 20)
-    together = threading.Barrier(8, timeout=20)  # breaks unless eight are under way at once
+    together = threading.Barrier(8, timeout=60)  # breaks unless eight are under way at once
     asked, lying = [], []
     real = S3Store.fetch
 

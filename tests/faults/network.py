@@ -114,7 +114,7 @@ def black_hole(field: Field) -> None:
         field.release(spec)  # it ends while nobody can see it
         field.machine.heal()
         field.settle(host, spec)
-    assert max(noticed) < 15, noticed
+    assert max(noticed) < 40, noticed  # not the command's own 120
     field.tally.said = f"noticed after {min(noticed):.1f}-{max(noticed):.1f} s"
 
 

@@ -212,7 +212,7 @@ def test_killed_by_chance_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path)
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.close()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
         server.stdout.close()
     with Service.open(folder) as service:
         found = Counter(task.state.value for task in service.snapshot().tasks)
@@ -229,7 +229,7 @@ def test_killed_by_chance_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path)
 
 def wait_for_claims(folder: Path) -> None:
     """Until those that the dead had made are over: an engine leaves what others claimed."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with Service.open(folder) as service:
         while service.view().claims:
             assert time.monotonic() < deadline, service.view().claims

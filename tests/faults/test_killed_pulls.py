@@ -50,7 +50,7 @@ def verb_server() -> Iterator[subprocess.Popen[bytes]]:
         yield server
     finally:
         server.stdin.close()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
         server.stdout.close()
 
 

@@ -81,7 +81,7 @@ def test_the_jobs_survive_the_death_of_everything_around_the_client(tmp_path: Pa
         command(tmp_path, "run"), stdout=subprocess.DEVNULL, start_new_session=True
     )
     started = tmp_path / "work" / "starts"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (started.exists() and "left" in started.read_text()):
         assert time.monotonic() < deadline, "the job never started"
         time.sleep(0.05)

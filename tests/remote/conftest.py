@@ -58,7 +58,7 @@ class Bench:
     def status(self, attempt: str) -> JobStatus:
         return self.host.poll([attempt])[attempt]
 
-    def ended(self, attempt: str, *, limit_s: float = 30) -> JobStatus:
+    def ended(self, attempt: str, *, limit_s: float = 60) -> JobStatus:
         def over() -> JobStatus | None:
             if self.supervisors() and not (self.job(attempt) / "exit.json").exists():
                 return None

@@ -90,7 +90,7 @@ class Bench:
         argv = self.argv(*more, imports=imports)
         (self.root / "out.json").unlink(missing_ok=True)
         return subprocess.run(
-            argv, env=self.env(**env), capture_output=True, text=True, check=False, timeout=60
+            argv, env=self.env(**env), capture_output=True, text=True, check=False, timeout=120
         )
 
     def out(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def payload() -> Any:
     return module
 
 
-def wait_until(met: Callable[[], bool], *, seconds: float = 30) -> None:
+def wait_until(met: Callable[[], bool], *, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline, "the awaited state did not come"
@@ -234,7 +234,7 @@ def test_nobody_starts_over_while_a_killed_builders_pip_lives(bench: Bench, hold
     first = subprocess.Popen(
         bench.argv(), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    assert Holding.asked.wait(30)
+    assert Holding.asked.wait(60)
     (pip,) = children_of(first.pid)
     first.kill()
     first.wait()

@@ -127,7 +127,7 @@ def test_a_link_cut_in_the_middle_of_a_launch_starts_one_payload(bench, link, ss
             except Unreachable:
                 return None
 
-        assert wait_for(again, limit_s=30, what="an answer") == "running"
+        assert wait_for(again, what="an answer") == "running"
         wait_for(lambda marks=marks: marks.exists() and marks.read_text(), what="the start")
         assert marks.read_text() == "one\n"
     made.close()

@@ -48,12 +48,12 @@ def refused(transport, *, timeout: float, words=("true",), data: bytes = b"") ->
 @pytest.mark.parametrize("megabytes", [0, 32])
 def test_a_black_hole_is_noticed_long_before_the_commands_own_limit(link, sshd, megabytes):
     data = b"x" * (megabytes << 20)
-    made = over(link, sshd, silence_s=1)
+    made = over(link, sshd, silence_s=3)
     assert made.run(["true"], timeout=30).ok
     threading.Timer(0.3, link.freeze).start()
     said, seconds = refused(made, timeout=120, words=["sh", "-c", "cat; sleep 99"], data=data)
     assert "the connection was lost" in said or "sh: " in said
-    assert seconds < 15
+    assert seconds < 60
     link.thaw()
     assert wait_for(lambda: runs(made), what="the link to heal")
     made.close()
@@ -67,12 +67,12 @@ def test_a_dead_target_behind_a_living_jump_host_is_noticed(link, sshd, tmp_path
         f"Host *\n  IdentityFile {sshd.folder}/client_key\n"
         f"  UserKnownHostsFile {sshd.folder}/known_hosts\n"
     )
-    made = SshTransport(target(sshd, address="inner", port=22), config=config, silence_s=1)
+    made = SshTransport(target(sshd, address="inner", port=22), config=config, silence_s=3)
     assert made.run(["true"], timeout=30).ok
     threading.Timer(0.2, link.freeze).start()
     said, seconds = refused(made, timeout=120, words=["sleep", "99"])
     assert "lost" in said
-    assert seconds < 15
+    assert seconds < 60
     made.close()
 
 
@@ -93,7 +93,7 @@ def test_the_jump_host_dies_and_comes_back(link, sshd, tmp_path):
         jump.stop()
         said, seconds = refused(made, timeout=30)
         assert f"Cannot reach {sshd.user}@inner" in said
-        assert seconds < 10
+        assert seconds < 25
         jump.start()
         assert wait_for(lambda: runs(made), what="the way through the jump host")
         made.close()
@@ -129,13 +129,13 @@ def test_the_first_jump_host_is_reached_by_its_own_configuration(tmp_path):
 
 
 def test_a_slow_link_is_slow_but_no_failure(sshd, bench):
-    """Five seconds there and back, and every limit, divided by ten."""
-    link = Link(sshd.port, delay_s=0.25)
-    made = over(link, sshd, connect_s=1.5, silence_s=1.2)
+    """Five seconds there and back, and every limit, divided by five."""
+    link = Link(sshd.port, delay_s=0.5)
+    made = over(link, sshd, connect_s=3, silence_s=2.4)
     host = Host(made, root=str(bench.root), workspace_id="w")
     began = time.monotonic()
     assert host.launch(bench.spec("a1", "echo ran")).state in ("running", "exited")
-    assert time.monotonic() - began > 2, "the link was slow"
+    assert time.monotonic() - began > 4, "the link was slow"
     assert bench.ended("a1").cls == "ok"
     made.close()
     link.close()

@@ -35,7 +35,7 @@ def reached(sshd, tmp_path) -> Iterator[tuple[Host, Link]]:
         root=str(tmp_path / "root"), host_key=sshd.host_key,
     )  # fmt: skip
     host = Host(
-        SshTransport(target, config=sshd.client_config, silence_s=1.0, connect_s=2.0),
+        SshTransport(target, config=sshd.client_config, silence_s=2.0, connect_s=10.0),
         root=target.root, workspace_id="w",
     )  # fmt: skip
     yield host, link

@@ -252,7 +252,7 @@ def test_stop_ends_every_process_and_the_task_says_who_stopped_it(tmp_path: Path
         wait_for(lambda: child.exists() and child.read_text().strip(), what="the job's child")
         wait_for(lambda: states(service)["long"] == "active", what="the task to be active")
         assert "verified" in service.stop("long")
-        runner.join(timeout=30)
+        runner.join(timeout=60)
         assert not runner.is_alive()
         task = service.snapshot().task("long")
         assert (task.state, task.reason) == (TaskState.GATED, "stopped by tester")

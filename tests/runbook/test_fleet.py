@@ -66,7 +66,7 @@ class Fleet:
       grace: 5
       stagger: 500ms
       probe_every: 500ms
-      probe_timeout: 300ms
+      probe_timeout: 3s
       stuck_after: {stuck_after}
       strikes: 2
   use:

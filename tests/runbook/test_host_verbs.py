@@ -157,7 +157,7 @@ def at_terminal(folder: Path, typed: str, *words: str, asks: bytes = b"Type `") 
     except OSError:
         pass
     os.close(terminal)
-    return child.wait(30), said.decode()
+    return child.wait(60), said.decode()
 
 
 def test_at_a_terminal_the_role_is_typed(folder: Path, sshd: Sshd) -> None:
@@ -210,7 +210,7 @@ def test_a_machine_on_which_something_runs_is_not_forgotten(tmp_path: Path) -> N
         assert "stop slow" in refused.stderr
     finally:
         engine.send_signal(signal.SIGINT)
-        engine.wait(30)
+        engine.wait(60)
         assert cli(tmp_path, "stop", "slow").returncode == 0
 
 
@@ -338,10 +338,10 @@ def test_a_tunnel_outlives_the_connection(folder: Path, sshd: Sshd, tmp_path: Pa
         assert f"http://127.0.0.1:{local} is port {port} of box" in "".join(lines)
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
         tunnel.send_signal(signal.SIGINT)
-        assert tunnel.wait(20) == 0
-        reader.join(10)
+        assert tunnel.wait(60) == 0
+        reader.join(60)
         tunnel.stdout.close()
     closed = cli(folder, "host", "tunnel", "box", str(port))
     assert closed.returncode == Exit.USAGE

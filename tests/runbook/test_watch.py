@@ -88,7 +88,7 @@ class Watching:
         return any(word in text for text in texts)
 
     def result(self) -> RunResult:
-        self.thread.join(timeout=20)
+        self.thread.join(timeout=60)
         assert self.results, "the watch did not end"
         return self.results[0]
 
@@ -101,7 +101,7 @@ def watching(folder: Path, *, until_done: bool = True) -> Iterator[Watching]:
         yield one
     finally:
         one.leave.set()
-        one.thread.join(timeout=20)
+        one.thread.join(timeout=60)
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,7 @@ def test_two_watches_and_a_polite_end(tmp_path: Path) -> None:
         with pytest.raises(LeaseHeld):
             service.run()
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=60)
         assert process.returncode == 10, said
         assert "long" in said
         assert "Left: stopped on request" in said
@@ -244,7 +244,7 @@ def test_ctrl_c_ends_it_while_it_waits(tmp_path: Path) -> None:
         if "waiting for you" in line:
             break
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 10
 
 

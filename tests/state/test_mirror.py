@@ -225,6 +225,19 @@ def test_a_crash_at_any_point_leaves_the_old_file(
     assert [path.name for path in file.parent.iterdir()] == ["PROGRESS.md"]
 
 
+def test_what_killed_writers_left_is_removed_by_a_later_one(file: Path) -> None:
+    old, young, other = (
+        file.with_name(name)
+        for name in (".PROGRESS.md.11.partial", ".PROGRESS.md.12.partial", ".notes.11.partial")
+    )
+    for path in (old, young, other):
+        path.write_text("half a fi")
+    for path in (old, other):
+        os.utime(path, (0, path.stat().st_mtime - 3700))
+    write_progress(file, BODY, revision=3)
+    assert sorted(file.parent.iterdir()) == sorted([other, young, file])
+
+
 def test_writers_at_once_end_with_the_latest(file: Path) -> None:
     def write(revision: int) -> None:
         write_progress(file, f"# {revision}\n", revision=revision)

@@ -38,20 +38,24 @@ class Server:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def faults(self, *faults, health=200):
+    def faults(self, *faults, health=200, **more):
         rows = [{"kind": kind, "times": times} for kind, times in faults]
-        data = json.dumps({"faults": rows, "health": health}).encode()
+        data = json.dumps({"faults": rows, "health": health, **more}).encode()
         request = urllib.request.Request(f"{self.url}/_faults", data=data)
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
+    def hurry(self):
+        """No delay any more: what a test needed the time for has happened."""
+        self.faults(delay=0)
+
     def seen(self):
-        with urllib.request.urlopen(f"{self.url}/_seen", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/_seen", timeout=60) as response:
             return json.load(response)
 
     def most(self):
         """The most requests that it had at one time."""
-        with urllib.request.urlopen(f"{self.url}/_most", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/_most", timeout=60) as response:
             return json.load(response)
 
     def kill(self):

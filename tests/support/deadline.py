@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def wait_for(value: Callable[[], T], *, limit_s: float = 15.0, what: str) -> T:
+def wait_for(value: Callable[[], T], *, limit_s: float = 60.0, what: str) -> T:
     """The first true value; fails by name at the deadline."""
     deadline = time.monotonic() + limit_s
     while not (found := value()):

@@ -148,7 +148,7 @@ class Machine:
                  "--kill-child", "--mount-proc", "sh", "-c", script],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        wait_for(self.accepts, limit_s=20, what=f"{self.name} to boot")
+        wait_for(self.accepts, what=f"{self.name} to boot")
 
     def accepts(self) -> bool:
         probe = f"exec 3<>/dev/tcp/{self.address}/{PORT} && head -c 4 <&3"

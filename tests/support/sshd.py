@@ -43,7 +43,7 @@ class Sshd:
                 [sshd_program(), "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        wait_for(self.accepts, limit_s=15, what="sshd to listen")
+        wait_for(self.accepts, what="sshd to listen")
 
     def accepts(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):

@@ -34,7 +34,7 @@ class Tmux:
         """What stands in a terminal."""
         return self("capture-pane", "-p", "-t", name, *options)
 
-    def wait_for(self, name: str, text: str, *, limit_s: float = 30) -> str:
+    def wait_for(self, name: str, text: str, *, limit_s: float = 60) -> str:
         """The screen, once a text stands on it."""
 
         def there() -> str:

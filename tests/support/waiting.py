@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-async def wait_until(predicate: Callable[[], bool], what: str, *, seconds: float = 10.0) -> None:
+async def wait_until(predicate: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
     """Let the event loop turn until the predicate holds; fail by name at the deadline."""
     deadline = time.monotonic() + seconds
     while not predicate():

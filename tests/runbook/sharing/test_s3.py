@@ -152,7 +152,7 @@ def test_a_push_killed_in_the_middle(ann: Service, tmp_path: Path, where: str) -
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        assert double.arrived.wait(30)
+        assert double.arrived.wait(60)
         client.send_signal(signal.SIGKILL)
         client.wait()
         double.hang_in = ""

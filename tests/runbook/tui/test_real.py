@@ -54,7 +54,7 @@ async def test_a_graph_from_run_over_a_gate_to_a_stop(tmp_path: Path) -> None:
     )
     async with driven(app) as pilot:
         await wait_until(lambda: state(app, "look") == "gated", "the gate", seconds=60)
-        await wait_until(lambda: not app.bridge.engine_runs, "the engine to wait", seconds=30)
+        await wait_until(lambda: not app.bridge.engine_runs, "the engine to wait")
         app.board.go_to("first")
         log = app.board.log_view
         await wait_until(lambda: log.file.line_count == 1, "its output")
@@ -63,7 +63,7 @@ async def test_a_graph_from_run_over_a_gate_to_a_stop(tmp_path: Path) -> None:
         await pilot.press("c")
         await in_front(app, AskScreen)
         await pilot.press(*"fine", "enter")
-        await wait_until(lambda: state(app, "look") == "done", "the approval", seconds=30)
+        await wait_until(lambda: state(app, "look") == "done", "the approval")
         await pilot.press("r")
         app.board.go_to("long")
         await wait_until(lambda: log.file.line_count == 1, "the long task's output", seconds=60)
@@ -72,7 +72,7 @@ async def test_a_graph_from_run_over_a_gate_to_a_stop(tmp_path: Path) -> None:
         await pilot.press(*"long", "enter")
         await wait_until(lambda: state(app, "long") == "gated", "the stop", seconds=60)
         await in_front(app, BoardScreen)
-        await wait_until(lambda: not app.bridge.busy, "the answer", seconds=30)
+        await wait_until(lambda: not app.bridge.busy, "the answer")
         assert app.view.snapshot.task("first").out == {"answer": 42}
     app.service.close()
     assert not (tmp_path / "crash.log").exists()

@@ -105,7 +105,7 @@ def test_two_screens_and_a_kill(tmux: Tmux, workspace: Path) -> None:
         with Service.open(workspace) as service:
             return str(service.snapshot().task("look").state) == "done"
 
-    wait_for(state, limit_s=30, what="the yes of the screen that lives")
+    wait_for(state, what="the yes of the screen that lives")
 
 
 def test_without_colour_nothing_is_lost(tmux: Tmux, workspace: Path) -> None:
