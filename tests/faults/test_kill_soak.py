@@ -30,7 +30,7 @@ AT_ONCE = 12
 TASKS = 12 + KILLS // 5
 EVERY = 50
 """Kills between two stops at which everything is looked at."""
-LONGEST_S = {"run": 600.0, "watch": 600.0}
+LONGEST_S = dict.fromkeys(("run", "watch"), 600.0 + KILLS)
 """The last engine does all that is left."""
 LONGEST_OTHER_S = 60.0
 

@@ -28,14 +28,16 @@ def sshd(tmp_path_factory):
 
 
 @pytest.fixture
-def reached(sshd, tmp_path) -> Iterator[tuple[Host, Link]]:
+def reached(sshd, tmp_path, request) -> Iterator[tuple[Host, Link]]:
+    """Silence is noticed soon only where a test waits for that: a busy machine is silent too."""
+    silence_s = getattr(request, "param", 10.0)
     link = Link(sshd.port)
     target = HostTarget(
         kind="ssh", address="127.0.0.1", user=sshd.user, port=link.port,
         root=str(tmp_path / "root"), host_key=sshd.host_key,
     )  # fmt: skip
     host = Host(
-        SshTransport(target, config=sshd.client_config, silence_s=2.0, connect_s=10.0),
+        SshTransport(target, config=sshd.client_config, silence_s=silence_s, connect_s=10.0),
         root=target.root, workspace_id="w",
     )  # fmt: skip
     yield host, link
@@ -79,6 +81,7 @@ def test_every_connection_killed_again_and_again(reached, source, tmp_path, sshd
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.parametrize("reached", [1.0], indirect=True)
 def test_a_silent_link_is_given_up_and_what_arrived_is_kept(reached, source, tmp_path):
     host, link = reached
     target = tmp_path / "target"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -18,7 +21,11 @@ from runbook.cli.answers import ANSWERS, ERROR, EXITS, REHEARSAL, SCHEMA, proble
 from runbook.cli.main import COMMANDS
 from runbook.cli.main import cli as group
 from runbook.errors import Exit
+from tests.support.deadline import wait_for
 from tests.support.workspaces import cli, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 TASKS = """\
@@ -135,9 +142,6 @@ ASKED: list[tuple[str, str]] = [
 
 
 def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import signal
-    import threading
-
     monkeypatch.setenv("RUNBOOK_ACTOR", "tester")
     with make(tmp_path / "ws", TASKS) as service:
         service.run()
@@ -147,11 +151,8 @@ def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.Monkey
     for key, line in ASKED:
         verb, _, form = key.partition(" ")
         words = [word.format(tmp=tmp_path) for word in line.split()]
-        leave = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
-        if words[0] == "watch":  # it stays until it is asked to leave
-            leave.start()
-        result = CliRunner().invoke(group, ["-w", str(tmp_path / "ws"), *words, "--json"])
-        leave.cancel()
+        with asked_to_leave() if words[0] == "watch" else nullcontext():
+            result = CliRunner().invoke(group, ["-w", str(tmp_path / "ws"), *words, "--json"])
         told = json.loads(result.stdout)
         assert set(told) == {"schema", "verb", "revision", "data"}
         assert told["schema"] == SCHEMA
@@ -162,6 +163,21 @@ def test_every_answer_is_as_described(tmp_path: Path, monkeypatch: pytest.Monkey
         ]
         problems = [problems_of(found, told["data"]) for found in candidates]
         assert [] in problems, (line, problems)
+
+
+@contextmanager
+def asked_to_leave() -> Iterator[None]:
+    """By a signal, once it is listened for: before that it would end this process."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask() -> None:
+        wait_for(lambda: signal.getsignal(signal.SIGTERM) != before, what="somebody to listen")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    yield
+    asking.join()
 
 
 UNTRIED = {

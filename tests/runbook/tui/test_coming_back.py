@@ -97,11 +97,12 @@ def test_a_damaged_memory_is_none(tmp_path: Path) -> None:
 
 
 async def skip(app: RunbookApp, pilot: Pilot[int], task: str) -> None:
+    before = len(app.deeds.all)
     app.board.go_to(task)
     await pilot.press("s")
     await in_front(app, AskScreen)
     await pilot.press(*"why", "enter")
-    await wait_until(lambda: not app.bridge.busy, "the skip")
+    await wait_until(lambda: len(app.deeds.all) > before and not app.bridge.busy, "the skip")
 
 
 async def test_done_work_is_made_again_where_somebody_says_why(
