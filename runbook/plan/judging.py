@@ -92,7 +92,13 @@ class Judging(Names):
         if step.kind == "manual" and task.host is not None:
             self.document.problem((*at, "host"), "a manual task has no host: a person does it")
         if step.needs_host and task.host is None and not self._default_host():
-            self.document.problem(at, f"`host` is missing: `{task.step}` runs on one", key=True)
+            role = next(iter(self.document.data.get("hosts") or ()), "ROLE")
+            self.document.problem(
+                at,
+                f"`host` is missing: `{task.step}` runs on one; for all tasks: "
+                f"`defaults: {{host: {role}}}`",
+                key=True,
+            )
         if task.ready_when and step.kind != "service":
             self.document.problem(
                 (*at, "ready_when"), f"`{task.step}` is no service: use done_when", key=True

@@ -24,6 +24,7 @@ from runbook.plan.model import (
     TaskFile,
 )
 from runbook.plan.names import UNSAID
+from runbook.plan.parameters import parameter
 from runbook.plan.problems import PlanError, Problem, listed, nearest
 from runbook.plan.references import KEEP, Reference, put_in, references, spread
 from runbook.plan.validate import valid_part, validated
@@ -67,7 +68,14 @@ def load_text(text: str, *, path: str, params: Mapping[str, str]) -> Runbook:
     loading = _Loading(document)
     runbook = loading.load(params, text=text, path=path)
     if document.problems or runbook is None:
-        raise PlanError(path, document.problems)
+        asks = {
+            name: word
+            for name, word in document.asks.items()
+            if name in params or document.data["params"][name] is None
+        }
+        only = asks and len(asks) == len(document.problems)
+        hint = f"Repeat the command with {' '.join(asks.values())}" if only else ""
+        raise PlanError(path, document.problems, hint=hint)
     return runbook
 
 
@@ -135,8 +143,12 @@ class _Loading(Judging):
             elif name in given:
                 self.params[name] = self._converted(name, default, given[name])
             elif default is None:
+                found = parameter(self.document, name)
+                self.document.asks[name] = found.word()
                 self.document.problem(
-                    at, f"parameter `{name}` has no default; give it: -p {name}=VALUE", key=True
+                    at,
+                    f"parameter `{name}` has no default; give it: {found.word()}{found.told()}",
+                    key=True,
                 )
             else:
                 self.params[name] = default
@@ -158,8 +170,11 @@ class _Loading(Judging):
         except ValueError:
             kind = {bool: "true or false", int: "a whole number", float: "a number"}
             wanted = kind[type(default)]
+            found = parameter(self.document, name)
+            self.document.asks[name] = found.word()
             self.document.problem(
-                ("params", name), f"parameter `{name}` must be {wanted}; given {text!r}"
+                ("params", name),
+                f"parameter `{name}` must be {wanted}; given {text!r}{found.told()}",
             )
             return default
 

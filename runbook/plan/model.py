@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
+from runbook.units import Seconds, Shape, Size
 from state.model import FailureClass, Need, TaskDef, TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Scalar = str | int | float | bool | None
-Slug = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
-
-SecretName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
+NAME_WORDS = "a name: a small letter, then small letters, digits, - and _, 60 at most"
+Slug = Annotated[str, Shape(r"^[a-z][a-z0-9_-]{0,59}$", NAME_WORDS)]
+SecretName = Annotated[
+    str, Shape(r"^[A-Z][A-Z0-9_]{0,63}$", "a variable's name: capitals, digits and _")
+]
 NOT_SECRETS = ("RUNBOOK_", "LD_", "PYTHON")
 """Beginnings of variables by which a secret would change what runs."""
 
@@ -312,8 +314,8 @@ class RunbookFile(FileModel):
     version: Annotated[Literal[1], Field(description="Version of this format.")]
     name: Annotated[
         str,
+        Shape(r"^[a-z][a-z0-9._-]{0,59}$", NAME_WORDS.replace("- and _", "dots, - and _")),
         Field(
-            pattern=r"^[a-z][a-z0-9._-]{0,59}$",
             description="Short name: letters, digits, dots, dashes. Not used in references.",
         ),
     ]

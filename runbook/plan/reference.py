@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from runbook.plan.model import (
@@ -22,6 +23,7 @@ from runbook.plan.model import (
     StallFile,
     TaskFile,
 )
+from runbook.plan.parameters import parameters
 from runbook.steps import STEP_TYPES
 from runbook.steps.checks import CHECKS
 
@@ -134,6 +136,12 @@ once (`for_each: {hosts: ...}`) or one after the other behind a role, `plan --co
 one table: rows an hour, hours, money, tokens and bytes for the whole amount.
 """
 
+BUNDLED = """\
+`runbook init NAME --dir DIR` makes a workspace of one; what is required is given with it:
+`runbook init qwen3.6-27b-dflash --dir work -p store=s3://BUCKET/FOLDER`. Parameters can be changed
+in the copy `DIR/runbook.yaml`, or with `-p NAME=VALUE`, which the workspace remembers.
+"""
+
 PARTS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The file", RunbookFile),
     ("hosts", RoleFile),
@@ -162,10 +170,25 @@ def reference() -> str:
     for name, step in sorted(STEP_TYPES.items()):
         kind = {"once": "a job", "service": "a service", "manual": "a person"}[step.kind]
         lines += [f"### {name}", "", f"{_said(step)} ({kind})", "", *_table(step.Args), ""]
+    lines += ["## Bundled runbooks", "", BUNDLED, *_bundled()]
     lines += ["## Checks", "", "For `done_when` (of jobs) and `ready_when` (of services).", ""]
     for name, check in sorted(CHECKS.items()):
         lines += [f"### {name}", "", _said(check), "", *_table(check), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _bundled() -> Iterator[str]:
+    library = files("runbook") / "library"
+    for path in sorted(library.iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".yaml"):
+            yield from (f"### {path.name.removesuffix('.yaml')}", "")
+            yield from ("| parameter | default | |", "|---|---|---|")
+            for one in parameters(path.read_text(encoding="utf-8")):
+                default = "" if one.default == "" else f"`{_yaml(one.default)}`"
+                default = f"required: `{one.word()}`" if one.default is None else default
+                about = one.about.replace("|", "\\|")
+                yield f"| `{one.name}` | {default} | {about} |"
+            yield ""
 
 
 def _said(thing: object) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from runbook.plan.parameters import parameter
 from runbook.plan.problems import nearest
-from runbook.plan.references import has_reference
+from runbook.plan.references import has_reference, references
+from runbook.plan.wording import of_one_branch, said
 
 if TYPE_CHECKING:
     from runbook.plan.yaml_reader import At, Document
@@ -36,8 +38,8 @@ def validated(model: type[M], data: Any, document: Document, at: At) -> M | None
             for found in errors
             if found["type"] == "extra_forbidden"
         }
-        for found in errors:
-            path, value = _real_path(data, found["loc"])
+        placed = ((*_real_path(data, found["loc"]), found) for found in errors)
+        for path, value, found in of_one_branch(placed):
             # A key that is there under a slip of the pen is not also reported as missing.
             known_slip = found["type"] == "missing" and found["loc"] in misspelt
             about_keys = found["type"] in ("extra_forbidden", "missing")
@@ -98,17 +100,45 @@ def _report(
     if kind == "missing":
         document.problem((*at, *path[:-1]), f"`{name}` is missing", key=True)
         return
-    message = found["msg"].removeprefix("Value error, ")
-    shown = json.dumps(value, ensure_ascii=False)
-    if kind != "value_error" and path and len(shown) < 60:
-        message += f"; found {shown}"
-    where = f"`{name}`: " if isinstance(name, str) and name else ""
+    message = said(found, value, show=bool(path))
+    if blamed := _parameter_at(document, (*at, *path)):
+        _misfit(document, blamed, (*at, *path), message)
+        return
+    colon = "" if message.startswith("must ") else ":"
+    where = f"`{name}`{colon} " if isinstance(name, str) and name else ""
     suggestion = ""
     if kind in ("literal_error", "enum"):
         options = [str(option).strip("'") for option in _options(found)]
         suggestion = nearest(str(value), options)
     is_key = "[key]" in found["loc"]
     document.problem((*at, *path), f"{where}{message}", suggestion=suggestion, key=is_key)
+
+
+def _parameter_at(document: Document, at: At) -> str:
+    """The parameter that the file has at this place; empty where the value is its own."""
+    value = document.data
+    for part in at:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return ""
+    named = references(value) if isinstance(value, str) else ()
+    declared = document.data.get("params") or {}
+    found = (reference.key for reference in named if reference.kind == "param")
+    return next((name for name in found if name in declared), "")
+
+
+def _misfit(document: Document, name: str, at: At, message: str) -> None:
+    """Told once, where it is declared, however many tasks use it."""
+    if name in document.asks:
+        return
+    whose = f" of task `{at[1]}`" if at[0] == "tasks" else ""
+    found = parameter(document, name)
+    document.asks[name] = found.word()
+    document.problem(
+        ("params", name),
+        f"parameter `{name}` does not fit `{at[-1]}`{whose}: {message}{found.told()}",
+    )
 
 
 def _options(found: Any) -> list[str]:

@@ -53,6 +53,9 @@ class Document:
     keys: dict[At, Place] = field(default_factory=dict)
     values: dict[At, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    text: str = ""
+    asks: dict[str, str] = field(default_factory=dict)
+    """Parameters with a problem -> how each would be given."""
 
     def place(self, at: At, *, key: bool = False) -> Place:
         """Where `at` stands; where it does not exist, what would contain it."""
@@ -74,7 +77,7 @@ class Document:
 
 def read_yaml(text: str) -> Document:
     """Read one document; what is wrong stands in its `problems`, and the rest is still read."""
-    document = Document()
+    document = Document(text=text)
     if len(text) > MAX_CHARACTERS:
         document.problem((), f"the file is larger than {MAX_CHARACTERS} characters")
         return document

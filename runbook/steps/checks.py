@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
+from runbook.units import Seconds, Shape, Size
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 JsonScalar = str | int | float | bool | None
@@ -32,7 +32,7 @@ class Sha256Check(CheckArgs):
     """The file has this digest."""
 
     path: str
-    hex: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$|\$\{")]
+    hex: Annotated[str, Shape(r"^[0-9a-fA-F]{64}$|\$\{", "a SHA-256 of 64 hexadecimal digits")]
 
 
 class ManifestCheck(CheckArgs):

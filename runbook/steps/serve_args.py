@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from runbook.serving.flags import LATEST, VERSIONS, problem_of
 from runbook.steps.base import StepArgs
-from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
+from runbook.units import Seconds, Shape
 
 # The kernel hands out ports from here on to anybody; one of ours could be taken at any time.
 EPHEMERAL = 32768
@@ -32,8 +32,8 @@ class ServeArgs(StepArgs):
     ] = "sglang"
     version: Annotated[
         str,
+        Shape(r"^\d+\.\d+\.\d+\S*$", "a release, such as 0.5.23"),
         Field(
-            pattern=r"^\d+\.\d+\.\d+\S*$",
             description="Of SGLang. Flags come and go with it: those of a release we know are "
             f"held against its own list ({', '.join(VERSIONS)}).",
         ),

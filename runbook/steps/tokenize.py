@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.units import Shape
 
 SHARE_FORMAT = "dflash-tokenized-share/1"
 
@@ -39,7 +40,9 @@ class TokenizeArgs(DflashArgs):
         int | None, Field(ge=0, description="Rows of heldout, if a quarter of all allows it.")
     ] = None
     shard: Annotated[
-        str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$", description="I/N: only these files.")
+        str,
+        Shape(r"^[1-9][0-9]*/[1-9][0-9]*$", "I/N, such as 1/4"),
+        Field(description="I/N: only these files."),
     ] = "1/1"
     workers: Annotated[int | None, Field(ge=1, description="Processes.")] = None
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, flags, shipped, told
 from runbook.steps.slow import warned
-from runbook.units import Seconds, Size  # noqa: TC001 (pydantic reads them)
+from runbook.units import Seconds, Shape, Size
 
 
 class VenvArgs(StepArgs):
@@ -31,9 +31,9 @@ class VenvArgs(StepArgs):
     python: Annotated[
         str, Field(description="Interpreter to build with; `auto` looks for one.")
     ] = "auto"
-    min_python: Annotated[str, Field(pattern=r"^\d+\.\d+$", description="Oldest accepted.")] = (
-        "3.11"
-    )
+    min_python: Annotated[
+        str, Shape(r"^\d+\.\d+$", "a version, such as 3.11"), Field(description="Oldest accepted.")
+    ] = "3.11"
     torch_index: Annotated[
         str, Field(description="An extra package index, such as one of CPU builds of torch.")
     ] = ""

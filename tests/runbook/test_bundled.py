@@ -10,6 +10,7 @@ import pytest
 
 from runbook.cli.setup import bundled
 from runbook.plan import load_text
+from runbook.plan.parameters import parameters
 from tests.support.workspaces import cli
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -25,7 +26,8 @@ def test_each_asks_for_the_store_and_keeps_it(tmp_path: Path, name: str) -> None
     words = ("init", name, "--dir", str(tmp_path / "ws"))
     refused = cli(tmp_path, *words)
     assert refused.returncode == 2
-    assert "-p store=VALUE" in refused.stderr
+    assert "give it: -p store=s3://BUCKET/FOLDER (The bucket and folder" in refused.stderr
+    assert "Repeat the command with -p store=s3://BUCKET/FOLDER" in refused.stderr
     assert not (tmp_path / "ws").exists()
     made = cli(tmp_path, *words, *given(name))
     assert made.returncode == 0, made.stderr
@@ -95,3 +97,29 @@ def test_progress_md_of_the_repository_is_current(tmp_path: Path) -> None:
     fresh = (tmp_path / "PROGRESS.md").read_text(encoding="utf-8")
     kept = (REPOSITORY / "PROGRESS.md").read_text(encoding="utf-8")
     assert kept == fresh, "make it anew: scripts/render_progress.sh"
+
+
+@pytest.mark.parametrize("name", [name for name in bundled() if name != "demo"])
+def test_a_wrong_store_is_one_problem_in_plain_words(tmp_path: Path, name: str) -> None:
+    refused = cli(tmp_path, "init", name, "-p", "store=foo")
+    assert refused.returncode == 2
+    problem, hint = refused.stderr.splitlines()
+    assert "'foo/prompts' is not s3://BUCKET/FOLDER or file:///FOLDER (The bucket" in problem
+    assert hint == "  Repeat the command with -p store=s3://BUCKET/FOLDER"
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_every_parameter_says_what_it_is(name: str) -> None:
+    text = (REPOSITORY / "runbook" / "library" / f"{name}.yaml").read_text(encoding="utf-8")
+    assert [one.name for one in parameters(text) if len(one.about) < 8] == []
+
+
+def test_fewer_prompts_are_generated_and_not_only_counted(tmp_path: Path) -> None:
+    for name, words in (("qwen3-8b-dflash", "--limit 50"), ("qwen3.6-27b-dflash", "head -n 50")):
+        folder = tmp_path / name
+        few = ("-p", "prompts=50", "-p", "records=40")
+        cli(tmp_path, "init", name, *given(name), *few, "--dir", str(folder))
+        told = cli(folder, "run", "--dry-run", "--json")
+        assert any(words in line for line in json.loads(told.stdout)["data"]["would"]), name
+    refused = cli(tmp_path, "validate", "qwen3-8b-dflash", *given("qwen3-8b-dflash"), *few[:2])
+    assert "limit 50 can never give the 99000 of min_rows" in refused.stderr

@@ -200,11 +200,18 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
         ("{title: A, phase: one, step: probe, tilte: x}", "9:42: unknown key `tilte`"),
         ("{phase: one, step: probe}", "9:3: `title` is missing"),
         ("{title: A, phase: one, step: probe, with: {min_cpu: 1}}", "(did you mean min_cpus?)"),
-        ("{title: A, phase: one, step: probe, with: {min_cpus: '1'}}", 'valid integer; found "1"'),
-        ("{title: A, phase: one, step: probe, with: {min_cpus: 1.5}}", "valid integer"),
+        (
+            "{title: A, phase: one, step: probe, with: {min_cpus: '1'}}",
+            'must be a whole number; found "1"',
+        ),
+        ("{title: A, phase: one, step: probe, with: {min_cpus: 1.5}}", "must be a whole number"),
         ("{title: A, phase: one, step: probe, with: {min_memory: lots}}", "write 512MiB, 4GB"),
         ("{title: A, phase: one, step: probe, timeout: soon}", "write 90s, 10m, 1h30m"),
         ("{title: A, phase: one, step: probe, timeout: -1}", "cannot be -1"),
+        ("{title: A, phase: one, step: probe, needs: b}", '`needs` must be a list; found "b"'),
+        ("{title: A, phase: one, step: probe, retry: {max: 0, on: [lost]}}", "must be at least 1"),
+        ("{title: A, phase: one, step: probe, estimate: soon}", "'soon' is not a duration"),
+        ("{title: A, phase: one, step: probe, estimate: {like: a}}", "`amount` is missing"),
         (
             "{title: A, phase: one, step: probe, retry: {max: 1, on: [lost]}}",
             "failure class `lost`",
@@ -219,7 +226,7 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
             "{title: A, phase: one, step: probe, done_when: [{file: {path: x}, port: {}}]}",
             "one key",
         ),
-        ("{title: A, phase: one, step: probe, done_when: [file]}", "9:54: Input should be an"),
+        ("{title: A, phase: one, step: probe, done_when: [file]}", "9:54: must be a mapping"),
         (
             "{title: A, phase: one, step: probe, done_when: [{json_metric: {path: x, key: y}}]}",
             "give at least one of min, max",
@@ -258,13 +265,41 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
         ("{title: A, phase: one, step: shell, with: {argv: ['${host.wrok}']}}", "mean host.work?"),
         ("{title: A, phase: one, step: shell, with: {argv: ['${task.z.out.x}']}}", "task `z`"),
         ("{title: '${host.work}', phase: one, step: probe}", "it may stand in with, done_when"),
-        ("3", "9:6: `a`: Input should be an object"),
+        ("3", "9:6: `a` must be a mapping"),
         ("", "`a`"),
     ],
 )
 def test_a_bad_task(task: str, said: str) -> None:
     lines = told(f"{HEAD}  a: {task}\n")
     assert any(said in line for line in lines), lines
+
+
+def test_of_a_union_one_problem_is_told() -> None:
+    lines = told(f"{HEAD}  a: {{title: A, phase: one, step: probe, estimate: soon}}\n")
+    assert len(lines) == 1, lines
+
+
+def test_a_parameter_that_does_not_fit_is_told_once_and_where_it_is_declared() -> None:
+    text = """\
+version: 1
+name: small
+title: T
+params:
+  # How many cores.
+  cores: none  # -p cores=4
+hosts: {box: {}}
+phases: {one: One}
+defaults: {host: box}
+tasks:
+  a: {title: A, phase: one, step: probe, with: {min_cpus: "${param.cores}"}}
+  b: {title: B, phase: one, step: probe, with: {min_gpus: "${param.cores}"}}
+"""
+    assert told(text) == [
+        (
+            "6:10: parameter `cores` does not fit `min_cpus` of task `a`: must be a whole number; "
+            'found "none" (How many cores.)'
+        )
+    ]
 
 
 def test_a_cycle_is_spelled_out() -> None:
@@ -307,7 +342,7 @@ tasks:
 """
     lines = told(text)
     for said in (
-        "1:10: `version`: Input should be 1; found 2",
+        "1:10: `version` must be 1; found 2",
         "2:7: `name`",
         "3:1: unknown key `titel`",
         "did you mean title?",

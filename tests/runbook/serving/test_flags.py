@@ -59,7 +59,7 @@ def test_names_go_by_the_release() -> None:
         ({"engine": "command", "command": ["{port"]}, "for a brace"),
         ({"command": ["x"]}, "no meaning with engine sglang"),
         ({"venv": ""}, "`venv` is missing"),
-        ({"version": "new"}, "String should match"),
+        ({"version": "new"}, "not a release"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_a_model_is_loaded(
