@@ -19,9 +19,9 @@ from runbook.live import read_live
 from runbook.placement import place
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
-from state import Event, Snapshot, Store, TaskState, open_store
+from state import AttemptState, Event, Snapshot, Store, TaskState, open_store
 from state.reading import Known
-from state.transitions import PENDING, RUNNING
+from state.transitions import PENDING, RUNNING, TERMINAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,3 +170,14 @@ class Reader:
             return None
         path = self.workspace.log(attempt.id, stream)
         return path if path.exists() else None
+
+    def copy_is_behind(self, snapshot: Snapshot, task_id: str) -> bool:
+        """Whether the host may have output of a task that nobody copies for us."""
+        attempt = snapshot.latest_attempt(task_id)
+        if attempt is None or attempt.state is AttemptState.NEVER_STARTED:
+            return False
+        if attempt.detail.get("job") is None:
+            return False
+        if attempt.state in TERMINAL:  # seen to its end by somebody else, whose state was pulled
+            return self.log_path(task_id, "out") is None and self.log_path(task_id, "err") is None
+        return self.engine_holder(snapshot) is None

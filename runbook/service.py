@@ -12,6 +12,7 @@ from runbook.verbs.checking import CheckVerbs
 from runbook.verbs.data import DataVerbs
 from runbook.verbs.deciding import DecisionVerbs
 from runbook.verbs.hosts import HostVerbs
+from runbook.verbs.logs import LogVerbs
 from runbook.verbs.running import RunVerbs
 from runbook.verbs.serving import ServingVerbs
 from runbook.verbs.sharing import SharingVerbs
@@ -28,7 +29,7 @@ __all__ = ["Service", "ignore"]
 
 
 class Service(
-    HostVerbs, RunVerbs, ServingVerbs, DecisionVerbs, CheckVerbs, SharingVerbs, DataVerbs
+    HostVerbs, RunVerbs, ServingVerbs, DecisionVerbs, CheckVerbs, SharingVerbs, DataVerbs, LogVerbs
 ):
     """One client of one workspace. Not shared between threads that act at the same time."""
 

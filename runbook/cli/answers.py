@@ -131,6 +131,8 @@ ANSWERS: tuple[Answer, ...] = (
         ("attempt", "text?", "whose output it is"),
         ("streams", "object", "`out`, `err` -> last lines, without control codes"),
         ("diagnosis", "object?", "what ended a server: `kind`, `cause`, `next`, `line`, `final`"),
+        ("problem", "text", "why this copy may be older than the log on the host"),
+        ("copied_at", "text?", "when the copy last grew; null when there is none"),
     )),
     Answer("results", "", _keys(
         ("tasks", "object", "id -> results and times"),

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("read", "Show the graph: what is done, what runs, what waits."),
     "next": ("read", "Print the next safe action and why."),
     "brief": ("read", "Print the hand-off text for whoever takes over."),
-    "logs": ("read", "Print a task's output; -f follows it."),
+    "logs": ("logs", "Print a task's output; -f follows it."),
     "results": ("read", "Print results, times, artifacts and the loss curve."),
     "events": ("look", "Show what happened, and who did it."),
     "checkpoints": ("look", "List the checkpoints of a training run, on its host."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from state import Snapshot, Task
 
 
-ERR_LINES = 15
 MEMBERS = 12
 """So many members of a family are told one by one."""
 SHOW_PROGRESS = frozenset({"active", "starting", "verifying", "serving"})
@@ -111,81 +109,6 @@ def brief_command(workspace: Path, about: str | None, tokens: int, md: bool, as_
         answer("brief", parts.revision, {**plain(parts), "markdown": text})
     else:
         report.line(text.rstrip())
-
-
-@click.command("logs")
-@click.argument("task")
-@click.option("-f", "--follow", is_flag=True, help="Keep printing while the task runs.")
-@click.option("--err", "stream", flag_value="err", help="Only the error stream.")
-@click.option("--out", "stream", flag_value="out", help="Only the output.")
-@click.option(
-    "-n",
-    "--lines",
-    type=click.IntRange(min=0),
-    default=40,
-    show_default=True,
-    help="Last lines to print; 0 for all.",
-)
-@json_option
-@click.pass_obj
-def logs_command(
-    workspace: Path, task: str, follow: bool, stream: str | None, lines: int, as_json: bool
-) -> None:
-    """Print a task's output, as copied from its host, and the end of its errors.
-
-    Example: runbook logs train -f
-    """
-    if follow and as_json:
-        raise click.UsageError("--follow or --json, not both.")
-    with Reader.open(workspace) as reader:
-        if follow:
-            _follow(reader, task, stream or "out", lines)
-            return
-        streams = {}
-        for name in (stream,) if stream else ("out", "err"):
-            path = reader.log_path(task, name)
-            if path is not None:
-                shown = lines if stream or name == "out" else ERR_LINES
-                streams[name] = _tail(_end(path, shown), shown)
-        snapshot = reader.snapshot()
-        state = snapshot.task(task).state
-        attempt = snapshot.latest_attempt(task)
-        why = attempt.evidence.get("diagnosis") if attempt else None
-        if as_json:
-            data = {"task": task, "attempt": attempt.id if attempt else None, "streams": streams}
-            answer("logs", snapshot.revision, {**data, "diagnosis": why})
-            return
-    for name, text in streams.items():
-        if text and name == "err" and not stream:
-            report.line("--- errors (--err for all of them) ---")
-        if text:
-            report.line(text)
-    if why and not stream:
-        report.line("--- what ended it ---")
-        report.line(f"{report.clean(why['cause'])}. Next: {report.clean(why['next'])}.")
-    if not any(streams.values()):
-        what = {"out": " to its output", "err": " to its error stream"}.get(stream or "", "")
-        hint = f"`runbook status {task}` shows its checks and results."
-        report.error(f"`{task}` has written nothing{what}; it is {state}.", hint)
-
-
-def _follow(reader: Reader, task: str, stream: str, lines: int) -> None:
-    offset, first = 0, True
-    while True:
-        path = reader.log_path(task, stream)
-        if path is not None and path.stat().st_size > offset:
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-            offset += len(data)
-            if first:
-                report.line(_tail(data, lines))
-            else:
-                report.text(_safe(data))
-            first = False
-        if not reader.engine_holder(reader.snapshot()):
-            return
-        time.sleep(0.5)
 
 
 @click.command("results")
@@ -362,24 +285,3 @@ def _print_task(view: View, task: Task) -> None:
 
 def _need(snapshot: Snapshot, task_id: str) -> str:
     return f"{task_id} ({snapshot.task(task_id).state})"
-
-
-def _end(path: Path, lines: int) -> bytes:
-    """As much of a log as so many lines can need; all of it for 0."""
-    with path.open("rb") as file:
-        if lines:
-            file.seek(max(0, path.stat().st_size - max(1 << 20, lines << 12)))
-        return file.read()
-
-
-def _tail(data: bytes, lines: int) -> str:
-    text = _safe(data).rstrip("\n")
-    rows = text.split("\n")
-    return "\n".join(rows[-lines:] if lines else rows)
-
-
-def _safe(data: bytes) -> str:
-    """Host output for a terminal: no control codes, progress bars as their last line."""
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    rows = (row.rsplit("\r", 1)[-1] for row in text.split("\n"))
-    return "\n".join("".join(c for c in row if c.isprintable() or c == "\t") for row in rows)

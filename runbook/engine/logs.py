@@ -88,7 +88,8 @@ def write_at(path: Path, at: int, chunk: LogChunk) -> None:
     The host gives up the middle of a very long log; then the gap is said where it begins.
     """
     gap = chunk.offset - at
-    with path.open("r+b" if path.exists() else "w+b") as file:
+    path.touch()  # never truncated: whoever runs the engine and a reader may copy at once
+    with path.open("r+b") as file:
         if gap > len(GAP):
             file.seek(at)
             file.write(GAP)

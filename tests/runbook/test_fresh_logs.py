@@ -1,0 +1,128 @@
+"""`logs` while nobody advances the graph: the host itself is asked, and its silence is said."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+from click.testing import CliRunner
+
+from remote import LocalTransport
+from remote.ssh import SshTransport
+from runbook.cli.logs import logs_command
+from runbook.engine import hosts
+from runbook.engine.events import TaskMoved
+from runbook.errors import Exit
+from state import HostBinding
+from tests.support.deadline import wait_for
+from tests.support.sshd import running_sshd
+from tests.support.workspaces import cli, command, make, states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from remote import HostTarget, Transport
+    from runbook.service import Service
+
+TASKS = """\
+  talks:
+    title: Says one line for each that it is told
+    phase: one
+    step: shell
+    with:
+      sh: |
+        mkdir -p ${host.work}; cd ${host.work}; n=0
+        until test -e go; do
+          if test -e say.$n; then echo said $n; n=$((n + 1)); touch spoke.$n; fi
+          sleep 0.05
+        done
+"""
+
+
+def leave_running(service: Service, work: Path) -> None:
+    """A run that ends before its job has written anything."""
+    leave = threading.Event()
+
+    def listen(event: object) -> None:
+        if isinstance(event, TaskMoved) and event.state == "active":
+            leave.set()
+
+    service.run(stop_event=leave, listen=listen)
+    wait_for(work.exists, what="the job to start")
+
+
+def tell(work: Path, number: int) -> None:
+    (work / f"say.{number}").touch()
+    wait_for((work / f"spoke.{number + 1}").exists, what="the job to speak")
+
+
+def test_what_was_written_while_nobody_looked_is_shown_and_followed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    with make(tmp_path, TASKS) as service:
+        leave_running(service, work)
+        tell(work, 0)
+        assert cli(tmp_path, "logs", "talks").stdout == "said 0\n"
+        tell(work, 1)
+        assert cli(tmp_path, "logs", "talks").stdout == "said 0\nsaid 1\n", "an older copy grows"
+        before = service.store.revision()
+        follow = subprocess.Popen(
+            command(tmp_path, "logs", "talks", "-f"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert follow.stdout is not None
+        assert follow.stdout.readline() == "said 0\n"
+        tell(work, 2)
+        assert [follow.stdout.readline() for _ in range(2)] == ["said 1\n", "said 2\n"]
+        (work / "go").touch()
+        _, errors = follow.communicate(timeout=60)
+        assert follow.returncode == 0
+        assert "its job is over (exited) and nobody recorded it" in errors
+        assert service.store.revision() == before, "looking records nothing"
+        service.run()
+        assert states(service) == {"talks": "done"}
+
+
+def test_a_silent_host_is_said_with_the_age_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, far = tmp_path / "ws", tmp_path / "far"
+    with running_sshd(tmp_path / "sshd") as sshd, make(folder, TASKS) as service:
+
+        def open_transport(target: HostTarget) -> Transport:
+            if target.kind == "local":
+                return LocalTransport()
+            return SshTransport(target, config=sshd.client_config)
+
+        monkeypatch.setattr(hosts, "open_transport", open_transport)
+        box = HostBinding(
+            role="box", kind="ssh", address="127.0.0.1", user=sshd.user, port=sshd.port,
+            root=str(far / "root"), work=str(far / "work"), host_key=sshd.host_key,
+        )  # fmt: skip
+        service.bind("box", box)
+        leave_running(service, far / "work")
+        tell(far / "work", 0)
+
+        def logs() -> tuple[int, str, str]:
+            ended = CliRunner().invoke(logs_command, ["talks"], obj=folder, catch_exceptions=False)
+            return ended.exit_code, ended.stdout, ended.stderr
+
+        sshd.stop()
+        code, out, errors = logs()
+        assert code == Exit.UNKNOWN
+        assert out == ""
+        assert "Nothing of it was copied yet; nobody copies it" in errors
+        sshd.start()
+        assert logs()[:2] == (0, "said 0\n")
+        sshd.stop()
+        code, out, errors = logs()
+        assert (code, out) == (0, "said 0\n")
+        assert re.search(r"The copy is from \d\d:\d\d:\d\d; nobody copies it", errors)
+        assert "`runbook run` goes on" in " ".join(errors.split())
+        sshd.start()
+        (far / "work" / "go").touch()
+        service.run()
+        assert states(service) == {"talks": "done"}
