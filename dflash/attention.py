@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from dflash.out_of_memory import is_out_of_memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -118,7 +120,9 @@ class Attention:
             try:
                 mask = self._mask("flex", window, causal)
                 return _flex()(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-            except Exception as error:  # noqa: BLE001 - torch raises many kinds; SDPA is always right
+            except Exception as error:  # torch raises many kinds; SDPA is always right
+                if is_out_of_memory(error):  # a dense mask would need more
+                    raise
                 _give_up_flex(error)
                 self.backend = "sdpa"
         mask = self._mask("dense", window, causal)

@@ -59,7 +59,10 @@ def save_checkpoint(
                 _write(final, drafter, state, provenance)
             except (OSError, RuntimeError) as again:
                 raise _cannot(final, again) from again
-    write_text(out / LATEST, final.name + "\n")
+    try:
+        write_text(out / LATEST, final.name + "\n")
+    except OSError as error:
+        raise _cannot(out / LATEST, error) from error
     _drop(out, keep, held)
     return final
 

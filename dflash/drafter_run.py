@@ -6,27 +6,38 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
+from dflash.checkpoint import latest_checkpoint, load_state
+from dflash.drafter import load_drafter
 from dflash.errors import Interrupted
+from dflash.feed import LocalFeed, RingFeed, peer_errors
+from dflash.fused_layer import fused_works
+from dflash.initial import fold_scale, initial_drafter, measure_scale, pass_last_tap
+from dflash.losses import FrozenHead, LossOptions, block_loss
 from dflash.meter import Meter
 from dflash.prefetch import Prefetch
-from dflash.run_plan import first_step, schedule_of
+from dflash.random_states import rng_of_all, set_rng
+from dflash.ranks import group_of_drafters, launcher_alive
+from dflash.run_plan import first_step, frozen_target, schedule_of
 from dflash.run_record import RunRecord
+from dflash.sampled_head import SampledHead
+from dflash.schedule import learning_rate
+from dflash.sharded import optimiser_for
+from dflash.target import TargetTaps
+from dflash.target_weights import TargetEnds
 from dflash.validation import HeldOut
 
 if TYPE_CHECKING:
-    import torch
-
     from dflash.batches import DrafterRows, MicroBatch
     from dflash.drafter import Drafter
     from dflash.feed import Delivery, Feed
     from dflash.interrupt import StopRequest
-    from dflash.losses import LossOptions, LossSums
+    from dflash.losses import LossSums
     from dflash.optim import StepReport
     from dflash.ranks import Role
     from dflash.run_plan import Plan, Types
-    from dflash.sampled_head import SampledHead
-    from dflash.target import TargetTaps
-    from dflash.target_weights import TargetEnds
     from dflash.train_config import TrainConfig
 
 
@@ -34,16 +45,11 @@ class DrafterRun:
     """One drafter rank: model, optimiser, feed, and the loop over steps."""
 
     def __init__(self, config: TrainConfig, role: Role, made: Plan, types: Types) -> None:
-        import torch.distributed as dist
-
-        from dflash.checkpoint import latest_checkpoint
-        from dflash.sharded import optimiser_for
-
         self.config, self.role, self.plan, self.types = config, role, made, types
         self.out = Path(config.out)
         self.group: Any = None
         if role.world > 1:
-            self.group = dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])
+            self.group = group_of_drafters(role)
         self.newest = latest_checkpoint(self.out)
         self.record = RunRecord(config, role, made, step=first_step(config))
         self.drafter = self._drafter()
@@ -67,9 +73,6 @@ class DrafterRun:
         )
 
     def _drafter(self) -> Drafter:
-        from dflash.drafter import load_drafter
-        from dflash.initial import initial_drafter
-
         if self.newest is not None:
             return load_drafter(self.newest, self.types.drafter, self.types.device)[0]
         device = self.types.device
@@ -77,11 +80,6 @@ class DrafterRun:
         return fresh.to(dtype=self.types.drafter)
 
     def _connect(self) -> None:
-        from dflash.feed import LocalFeed, RingFeed
-        from dflash.run_plan import frozen_target
-        from dflash.target import TargetTaps
-        from dflash.target_weights import TargetEnds
-
         types, shape = self.types, self.plan.shape
         if self.role.colocated:
             model = frozen_target(self.config, types)
@@ -101,8 +99,6 @@ class DrafterRun:
         )
 
     def _loss_options(self) -> LossOptions:
-        from dflash.losses import LossOptions
-
         config, shape = self.config, self.plan.shape
         return LossOptions(
             block_size=shape.block_size,
@@ -116,14 +112,10 @@ class DrafterRun:
 
     def _needs_one_shape(self) -> bool:
         """Whether missing blocks are filled up: compiled flex attention stalls on new shapes."""
-        from dflash.fused_layer import fused_works
-
         flex = self.config.attention == "flex"
         return self.types.device.type == "cuda" and (flex or not fused_works(self.drafter))
 
     def _sampled_head(self) -> SampledHead | None:
-        from dflash.sampled_head import SampledHead
-
         if not self.config.head_sample:
             return None
         return SampledHead(
@@ -134,9 +126,6 @@ class DrafterRun:
         )
 
     def _resume(self, folder: Path) -> None:
-        from dflash.checkpoint import load_state
-        from dflash.initial import fold_scale
-
         state = load_state(folder)  # of this run: the plan has made sure
         self.scale = state["scale"].to(self.types.device)
         fold_scale(self.drafter, 1 / self.scale)
@@ -167,8 +156,6 @@ class DrafterRun:
         return batch, rows.pinned() if self.types.device.type == "cuda" else rows
 
     def run(self, stop: StopRequest) -> None:
-        from dflash.ranks import launcher_alive
-
         count, role = self.config.micro_batches, self.role
         mine = range(self.step * count + role.drafter, self.plan.total * count, role.drafters)
         self.loader = Prefetch(mine, self._load)
@@ -189,6 +176,7 @@ class DrafterRun:
             self.feed.stop(self.step * self.config.micro_batches)
         self.record.close()
         if ended == "signal":
+            self._wait_for_the_lead()
             raise Interrupted(
                 f"Stopped by a signal after step {self.step} of {self.plan.total}; saved.",
                 "Run the same command again to go on.",
@@ -204,8 +192,6 @@ class DrafterRun:
         )
 
     def _one_step(self) -> None:
-        from dflash.schedule import learning_rate
-
         count, totals = self.config.micro_batches, []
         deliveries: list[Delivery] = []
         batches: list[MicroBatch] = []
@@ -230,15 +216,17 @@ class DrafterRun:
         if self.role.leads:
             self._report(total, report, rate, batches, deliveries)
 
+    def _wait_for_the_lead(self) -> None:
+        """A rank that leaves with an exit code of its own makes torchrun kill the others: not
+        before the checkpoint is there.
+        """
+        if self.role.drafters > 1:
+            with peer_errors("the first drafter rank"):
+                dist.all_reduce(torch.zeros(1), group=self.group)
+
     def _scaled(self, states: torch.Tensor) -> torch.Tensor:
         """Taps as fc reads them while training; the first micro-batch of all sets the scale."""
         if self.scale is None:
-            import torch
-            import torch.distributed as dist
-
-            from dflash.feed import peer_errors
-            from dflash.initial import fold_scale, measure_scale, pass_last_tap
-
             self.scale = measure_scale(states)
             if self.config.init == "random":
                 self.scale = torch.ones_like(self.scale)
@@ -255,8 +243,6 @@ class DrafterRun:
 
     def micro_step(self, g: int, states: torch.Tensor, rows: DrafterRows) -> LossSums:
         """Forward and backward over the blocks of one micro-batch."""
-        from dflash.losses import block_loss
-
         scale = self.plan.shape.input_embedding_scale
         embeds = self.ends.embed(rows.block_ids[None], scale)
         out = self.drafter(
@@ -279,11 +265,9 @@ class DrafterRun:
 
     def _head_for(self, g: int, rows: DrafterRows) -> tuple[Any, torch.Tensor, Any]:
         """The head to use, labels as its rows count them, and what to add to its logits."""
-        from dflash.losses import FrozenHead
-
         if self.sample is None:
-            bias = getattr(self.ends, "head_bias", None)
-            return FrozenHead(self.ends.head_weight, bias), rows.labels, None
+            head = FrozenHead(self.ends.head_weight, self.ends.head_bias)
+            return head, rows.labels, None
         drawn = self.sample.draw(g, rows.labels[rows.supervised])
         ids = drawn.ids.to(self.types.device)
         weight = self.ends.head_weight[ids]
@@ -295,10 +279,6 @@ class DrafterRun:
         """Gradients and counts over all drafter ranks: one mean for the whole step."""
         if self.reducer is None:
             return totals
-        import torch.distributed as dist
-
-        from dflash.feed import peer_errors
-
         self.reducer.finish()
         with peer_errors("another drafter rank"):
             dist.all_reduce(totals, group=self.group)
@@ -309,12 +289,10 @@ class DrafterRun:
         minutes = self.config.minutes
         flags = [bool(stop), minutes is not None and elapsed >= minutes * 60]
         if self.role.drafters > 1:
-            import torch
-            import torch.distributed as dist
-
             votes = torch.tensor(flags, dtype=torch.long, device=self.types.device)
-            dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.group)
-            flags = [bool(v) for v in votes]
+            with peer_errors("another drafter rank"):
+                dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self.group)
+                flags = [bool(v) for v in votes]
         if self.step == self.plan.total:
             return "steps"
         return "signal" if flags[0] else "time" if flags[1] else "steps"
@@ -357,11 +335,10 @@ class DrafterRun:
         self.record.validated(self.step, scores)
 
     def _save(self, elapsed: float, ended: str) -> None:
-        from dflash.initial import fold_scale
-
         if ended != "signal":  # who asks to stop does not wait for that
             self._validate()
-        optimiser = self.optimiser.state_dict()  # in slices, all ranks have a part in it
+        with peer_errors("another drafter rank"):
+            optimiser = self.optimiser.state_dict()  # in slices, all ranks have a part in it
         rng = rng_of_all(self.group)
         if not self.role.leads:
             return
@@ -389,26 +366,3 @@ class DrafterRun:
             )
         finally:
             fold_scale(self.drafter, 1 / self.scale)
-
-
-def rng_of_all(group: Any) -> list[dict[str, torch.Tensor]]:
-    """The state of torch's generators on every drafter rank, by its number."""
-    import torch
-    import torch.distributed as dist
-
-    own = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        own["cuda"] = torch.cuda.get_rng_state()
-    if group is None:
-        return [own]
-    found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, own, group=group)
-    return found
-
-
-def set_rng(state: dict[str, torch.Tensor]) -> None:
-    import torch
-
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

@@ -190,11 +190,15 @@ class RingFeed:
         )
 
     def release(self, g: int) -> None:
-        """The states of g are used up: receive the next ones in their place."""
+        """The states of g are used up: receive the next ones in their place.
+
+        The credit goes first: NCCL connects two ranks at their first transfer and holds the host
+        until both are there, and the target is there only once it may send.
+        """
         following = self.schedule.ahead(g)
         if following < self.schedule.end:
-            self._receive(following)
             self._credit(self.schedule.target_of(following), GO)
+            self._receive(following)
 
     def stop(self, consumed: int) -> None:
         """End before the schedule does: tell the targets, take what is already on its way."""

@@ -32,7 +32,7 @@ def out_of_memory(error: BaseException, role: Role, config: TrainConfig) -> OutO
     said = str(error)
     wanted, free = _amount(said, r"ried to allocate ([\d.]+) ?(\w+)"), _free(said)
     lack = ""
-    if wanted is not None and free is not None:
+    if wanted is not None and free is not None and wanted > free:
         lack = f": {(wanted - free) / GIB:,.1f} GiB missing for a tensor of {wanted / GIB:,.1f} GiB"
     elif wanted is not None:
         lack = f" for a tensor of {wanted / GIB:,.1f} GiB"
@@ -60,7 +60,13 @@ def _helps(role: Role, config: TrainConfig) -> str:
 
 
 def _free(said: str) -> float | None:
-    return _amount(said, r"of which ([\d.]+) (\w+) is free")
+    """Of the device, or of what the process may take of it."""
+    free = _amount(said, r"of which ([\d.]+) (\w+) is free")
+    allowed = _amount(said, r"([\d.]+) (\w+) allowed;")
+    if free is None or allowed is None:
+        return free
+    own = (r"([\d.]+) (\w+) is allocated by", r"([\d.]+) (\w+) is reserved by")
+    return min(free, allowed - sum(_amount(said, pattern) or 0.0 for pattern in own))
 
 
 def _amount(said: str, pattern: str) -> float | None:

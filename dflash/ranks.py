@@ -16,10 +16,10 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.errors import EXIT_INTERRUPTED, DflashError, Interrupted
-from dflash.feed import PeerLost
+from dflash.feed import PeerLost, peer_errors
 from dflash.files import write_json
 from dflash.interrupt import StopRequest
 
@@ -104,14 +104,23 @@ def join_group(config: TrainConfig, *, cuda: bool) -> Role:
         backend = "nccl" if cuda else "gloo"
     # Credits and headers are host tensors whatever carries the states.
     backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
-    dist.init_process_group(
-        backend,
-        init_method=os.environ.get("DFLASH_RENDEZVOUS", "env://"),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=config.timeout_s),
-    )
+    with peer_errors("the other ranks"):
+        dist.init_process_group(
+            backend,
+            init_method=os.environ.get("DFLASH_RENDEZVOUS", "env://"),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=config.timeout_s),
+        )
     return role
+
+
+def group_of_drafters(role: Role) -> Any:
+    """Those that sum gradients; every rank must call, the targets' too."""
+    import torch.distributed as dist
+
+    with peer_errors("the other ranks"):
+        return dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])
 
 
 def launcher_alive() -> None:

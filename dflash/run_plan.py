@@ -196,7 +196,15 @@ class Types:
         import torch
 
         cuda = torch.cuda.is_available()
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else None
+        place = int(os.environ.get("LOCAL_RANK", "0"))
+        if cuda and place >= torch.cuda.device_count():
+            raise DflashError(
+                f"Process {place + 1} of this host needs a GPU of its own; there are "
+                f"{torch.cuda.device_count()}.",
+                "Lower --targets or --drafters, or choose --colocated; `dflash plan topology` "
+                "compares the splits.",
+            )
+        device = torch.device("cuda", place) if cuda else None
         automatic = torch.bfloat16 if cuda else torch.float32
         named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": automatic}
         if device is not None:

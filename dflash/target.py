@@ -17,6 +17,7 @@ from torch.nn import functional
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json
 from dflash.fused_target import CHECK_TOKENS, FusedTarget, agrees, known
+from dflash.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,7 +159,9 @@ class TargetTaps:
         streams = [self._embedding(ids), *self._by_hooks(ids, real, every)]
         try:
             return agrees(fast, streams)
-        except Exception as error:  # noqa: BLE001 - another version's layers: their own forward works
+        except Exception as error:  # another version's layers: their own forward works
+            if is_out_of_memory(error):  # not the layers' fault, and the slower way needs more
+                raise
             warnings.warn(
                 f"The fast forward does not run on this target ({type(error).__name__}: "
                 f"{str(error)[:200]}); using the model's own, which is slower.",

@@ -71,6 +71,8 @@ class TargetEnds:
         own = weights.find("lm_head.weight")
         tied = weights.config.get("tie_word_embeddings", own is None)
         self._head = self._embedding if own is None or tied else own.to(device=device, dtype=dtype)
+        bias = weights.find("lm_head.bias")
+        self.head_bias = None if bias is None else bias.to(device=device, dtype=dtype)
 
     def embed(self, ids: Tensor, scale: float = 1.0) -> Tensor:
         rows = functional.embedding(ids, self._embedding)
@@ -81,4 +83,4 @@ class TargetEnds:
         return self._head
 
     def head(self, h: Tensor) -> Tensor:
-        return functional.linear(h, self._head)
+        return functional.linear(h, self._head, self.head_bias)

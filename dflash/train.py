@@ -12,6 +12,7 @@ import fcntl
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 "the number of processes is given already",
                 "Run with --calibrate-only before, without torchrun, and pass the split it names.",
             )
-        return rank_main(config)
+        return whole_process(config)
     if measured:
         from dflash.calibrate import calibrate
 
@@ -150,6 +151,25 @@ def rank_main(config: TrainConfig) -> int:
     return 0
 
 
+def whole_process(config: TrainConfig) -> int:
+    """As `rank_main`, for a process that is nothing else: after a failure it is gone at once.
+
+    The orderly way would wait for transfers whose other end may be waiting too.
+    """
+    try:
+        code = rank_main(config)
+    except DflashError:
+        raise
+    except Exception:  # noqa: BLE001 - told in full, as the interpreter would
+        traceback.print_exc()
+        code = EXIT_FAILED
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
 def run_rank(config: TrainConfig, role: Role) -> None:
     """Do this rank's part of the run."""
     from dflash.drafter_run import DrafterRun
@@ -174,6 +194,11 @@ def run_rank(config: TrainConfig, role: Role) -> None:
         if is_out_of_memory(error):
             raise out_of_memory(error, role, config) from error
         raise
+    except OSError as error:  # a full disk, a missing right: the user's to mend
+        where = f" ({error.filename})" if error.filename else ""
+        raise DflashError(
+            f"{error.strerror or error}{where}", "Free the cause and run the same command again."
+        ) from error
 
 
 def make_deterministic() -> None:
@@ -189,6 +214,7 @@ def agree(config: TrainConfig, made: Plan) -> None:
     """All ranks must have derived the same run: on several nodes files may differ."""
     import torch.distributed as dist
 
+    from dflash.feed import peer_errors
     from dflash.run_plan import first_step
 
     own = {
@@ -198,7 +224,8 @@ def agree(config: TrainConfig, made: Plan) -> None:
         "the target": made.target,
     }
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
+    with peer_errors("the other ranks"):
+        dist.all_gather_object(found, own)
     for name, value in found[0].items():
         for rank, other in enumerate(found):
             if other[name] != value:
@@ -211,15 +238,13 @@ def agree(config: TrainConfig, made: Plan) -> None:
 
 def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> None:
     """Serve states until the schedule ends or the drafters stop."""
-    import torch.distributed as dist
-
     from dflash.feed import serve_states
-    from dflash.ranks import launcher_alive
+    from dflash.ranks import group_of_drafters, launcher_alive
     from dflash.run_plan import first_step, frozen_target, schedule_of
     from dflash.target import TargetTaps
     from dflash.validation import HeldOut
 
-    dist.new_group([role.rank_of_drafter(d) for d in range(role.drafters)])  # all ranks must call
+    group_of_drafters(role)
     model = frozen_target(config, types)
     taps = TargetTaps(model, made.shape.target_layer_ids)
     HeldOut(config, made).send(role, taps, types.wire)
@@ -241,7 +266,7 @@ def main() -> int:
     try:
         end_with_launcher()
         config = TrainConfig.from_json(read_json(Path(sys.argv[1]), "run's configuration"))
-        return rank_main(config)
+        return whole_process(config)
     except DflashError as error:
         sys.stderr.write(f"dflash train: {error.message}\n")
         return EXIT_FAILED

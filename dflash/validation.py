@@ -184,7 +184,7 @@ class HeldOut:
         """Loss, accuracy and acceptance over all ranks' pieces; every drafter rank takes part."""
         totals: Tensor | None = None
         walked = torch.zeros(2, dtype=torch.double)
-        head = FrozenHead(ends.head_weight)
+        head = FrozenHead(ends.head_weight, ends.head_bias)
         for piece in self.mine:
             rows = piece.rows.to(types.device)
             embeds = ends.embed(rows.block_ids[None], self.shape.input_embedding_scale)

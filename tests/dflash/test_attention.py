@@ -107,3 +107,17 @@ def test_flex_gives_way_to_sdpa_with_one_warning(monkeypatch: pytest.MonkeyPatch
     assert again.backend == "sdpa"
     expected = Attention(MIXED, backend="sdpa")(q, k, v, window=None, causal=False)
     torch.testing.assert_close(out, expected)
+
+
+def test_want_of_memory_is_not_taken_for_a_broken_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dense mask would need more still."""
+
+    def short() -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(attention, "_flex", short)
+    monkeypatch.setattr(attention, "_flex_broken", [])
+    q, k, v = random_qkv(MIXED)
+    with pytest.raises(torch.OutOfMemoryError):
+        Attention(MIXED, backend="flex")(q, k, v, window=None, causal=False)
+    assert Attention(MIXED, backend="flex").backend == "flex"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dflash.errors import DflashError
 from dflash.target import StatesNotFinite, TargetTaps, load_target
@@ -100,6 +101,29 @@ def test_a_drafter_rank_s_ends_are_the_model_s(tmp_path: Path, tied: bool) -> No
     h = torch.randn(3, HIDDEN)
     assert torch.equal(ends.head(h), taps.head(h))
     assert torch.equal(ends.embed(ids(), 2.0), taps.embed(ids(), 2.0))
+
+
+def test_a_head_s_bias_is_among_the_ends(tmp_path: Path) -> None:
+    folder = save_tiny_target(tmp_path / "target", "llama", tie_word_embeddings=False)
+    file = folder / "model.safetensors"
+    bias = torch.randn(VOCAB)
+    save_file(load_file(file) | {"lm_head.bias": bias}, file, metadata={"format": "pt"})
+    ends = TargetEnds(TargetWeights(folder), torch.float32, "cpu")
+    h = torch.randn(3, HIDDEN)
+    torch.testing.assert_close(ends.head(h), h @ ends.head_weight.t() + bias)
+    assert torch.equal(ends.head_bias, bias)
+
+
+def test_want_of_memory_is_not_taken_for_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's own forward would need more still."""
+
+    def short(*_: object) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("dflash.target.known", lambda _decoder: True)
+    monkeypatch.setattr("dflash.target.agrees", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        TargetTaps(tiny_target("llama"), (1,)).states(ids(), torch.tensor([20, 20]))
 
 
 def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:

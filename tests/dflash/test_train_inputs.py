@@ -68,6 +68,27 @@ def test_out_of_memory_names_the_role_what_is_missing_and_the_flag(
     assert helps in told.hint
 
 
+@pytest.mark.parametrize(
+    ("free", "says"),
+    [
+        (
+            (
+                "100.00 GiB is free. 40.00 GiB allowed; Of the allocated memory 35.00 GiB is "
+                "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+            ),
+            ": 2.0 GiB missing for",
+        ),
+        ("6.50 GiB is free.", " for a tensor of 6.0 GiB"),
+    ],
+)
+def test_what_is_missing_is_of_what_the_process_may_take(free: str, says: str) -> None:
+    """Under --gpu-memory the rest of the card is free, and not for this process."""
+    config = config_of()
+    error = torch.OutOfMemoryError(CUDA.split("2.50 GiB")[0] + free)
+    told = out_of_memory(error, Role.of(config, 0), config).message
+    assert f"is out of memory{says}" in told
+
+
 def test_a_ring_that_no_memory_holds_is_told_by_the_rank_that_wants_it(
     inputs: Path, tmp_path: Path
 ) -> None:
