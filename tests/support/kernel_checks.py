@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+import triton
 
 from dflash import fused_reference as plain
 from dflash import kernels
@@ -135,7 +136,22 @@ def check_delta_rule() -> None:
     both("delta_rule", alike, conv, torch.full((values,), -9.0), bias, tolerance=1e-3, **sizes)
 
 
+def mend_interpreter() -> None:
+    """Triton 3.6 makes ints of arrays with one element as NumPy from 2.4 on refuses."""
+    from triton.runtime import interpreter
+
+    real = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        real(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
+    if triton.__version__.startswith("3.6."):
+        mend_interpreter()
     globals()[f"check_{sys.argv[1]}"]()
     print("equal")
