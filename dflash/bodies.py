@@ -1,30 +1,39 @@
 """Bodies of objects, whole or a range, to and from S3.
 
-obstore carries them where it is installed: it costs less processor time, and nothing of it holds
-Python up. Whatever fails there is done again by boto3, which repeats, and says what is wrong; a
-store with which only boto3 gets on is left to it.
+Three carriers, by what costs least processor time. Large ones go by `dflash.signed`: obstore would
+hash once more what is sent, and hold all of what comes. Small ones and ranges go by obstore, where
+it is installed. Whatever fails there is done again by boto3, which repeats, and says what is wrong;
+a store with which only boto3 gets on is left to it.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import re
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from dflash.s3 import CONNECT_S, READ_S, TRIES, broken_off
+from dflash.signed import Signed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dflash.s3 import StoreOptions
 
+KNOWN = timedelta(minutes=10)
+"""For how long keys hold, as botocore sees to. obstore asks anew in the last five minutes."""
 WHOLE_S = 600
 """For one body, however slow the line."""
 PLAIN = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)
 """Keys that obstore sends as they are; it has its own way with other characters."""
 STRIKES = 3
+LARGE = 512 << 10
+"""From here on hashing and copying cost more than what Python does for a request."""
 
 
 class Bodies:
@@ -36,29 +45,56 @@ class Bodies:
         self._client, self._bucket = client, bucket
         can = fast and credentials is not None
         self._fast = _obstore(client, credentials, bucket, options) if can else None
+        self._signed = Signed(client, credentials, bucket, options) if can else None
         self._failures = 0
 
     def get(
         self, key: str, *, start: int = 0, end: int | None = None, etag: str = ""
     ) -> bytes | memoryview:
         """The object, or its bytes from `start` to before `end`; only as `etag` says, if given."""
-        data: bytes | memoryview = self._tried("get", key, start, end, etag)
+        fast = self._fast if PLAIN.fullmatch(key) else None
+        data: bytes | memoryview = self._tried(
+            (lambda: fast.get(key, start, end, etag)) if fast else None,
+            lambda: self._get(key, start, end, etag),
+        )
         return data
 
-    def put(self, key: str, data: bytes, digest: str) -> None:
+    def fetch(self, key: str, size: int, handle: BinaryIO) -> tuple[int, str]:
+        """The object into a new file, as it comes: how much came, and its SHA-256."""
+        if size < LARGE or self._signed is None:
+            return _written(self.get(key), handle)
+        signed = self._signed
+        found: tuple[int, str] = self._tried(
+            lambda: signed.fetch(key, handle), lambda: _written(self._get(key, 0, None, ""), handle)
+        )
+        return found
+
+    def listed(self, prefix: str, delimiter: str) -> list[tuple[str, int, str]]:
+        """Key, size and ETag of each object; a thousand arrive with one request."""
+        signed = self._signed
+        found: list[tuple[str, int, str]] = self._tried(
+            (lambda: signed.listed(prefix, delimiter)) if signed else None,
+            lambda: self._listed(prefix, delimiter),
+        )
+        return found
+
+    def put(self, key: str, data: bytes | memoryview, digest: str) -> None:
         """Store it with its SHA-256, which the store verifies where it can."""
-        self._tried("put", key, data, digest)
+        large = len(data) >= LARGE
+        fast = self._signed if large else self._fast if PLAIN.fullmatch(key) else None
+        self._tried(
+            (lambda: fast.put(key, data, digest)) if fast else None,
+            lambda: self._put(key, data, digest),
+        )
 
-    def _tried(self, verb: str, key: str, *args: Any) -> Any:
-        fast = self._fast if PLAIN.fullmatch(key) and self._failures < STRIKES else None
-        if fast is not None:
-            from obstore.exceptions import BaseError
-
-            with contextlib.suppress(BaseError, OSError):
-                return getattr(fast, verb)(key, *args)
-        answer = getattr(self, f"_{verb}")(key, *args)
-        if fast is not None:
-            self._failures += 1  # boto3 did what it could not
+    def _tried(self, fast: Callable[[], Any] | None, sure: Callable[[], Any]) -> Any:
+        """What the first says, else what the second does."""
+        if fast is None or self._failures >= STRIKES:
+            return sure()
+        with contextlib.suppress(*_failures()):
+            return fast()
+        answer = sure()
+        self._failures += 1  # boto3 did what the other could not
         return answer
 
     def _get(self, key: str, start: int, end: int | None, etag: str) -> bytes:
@@ -77,11 +113,40 @@ class Bodies:
                 time.sleep(0.2 * 2**attempt)
         raise AssertionError
 
-    def _put(self, key: str, data: bytes, digest: str) -> None:
+    def _listed(self, prefix: str, delimiter: str) -> list[tuple[str, int, str]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
+        )
+        return [
+            (entry["Key"], entry["Size"], entry["ETag"].strip('"'))
+            for page in pages
+            for entry in page.get("Contents", ())
+        ]
+
+    def _put(self, key: str, data: bytes | memoryview, digest: str) -> None:
         self._client.put_object(
-            Bucket=self._bucket, Key=key, Body=data, Metadata={"sha256": digest},
+            Bucket=self._bucket, Key=key, Body=bytes(data), Metadata={"sha256": digest},
             ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
         )  # fmt: skip
+
+
+def _written(data: bytes | memoryview, handle: BinaryIO) -> tuple[int, str]:
+    handle.seek(0)
+    handle.truncate()  # another may have begun here
+    return handle.write(data), hashlib.sha256(data).hexdigest()
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What the fast carriers raise: the store's, and its XML's; FileNotFoundError is obstore's for
+    an object that is not there. Any other OSError is the disk's."""
+    from botocore.exceptions import BotoCoreError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        from obstore.exceptions import BaseError
+    except ImportError:
+        return BotoCoreError, HTTPError, SyntaxError, ValueError
+    return BotoCoreError, HTTPError, SyntaxError, ValueError, BaseError, FileNotFoundError
 
 
 class _Obstore:
@@ -98,7 +163,7 @@ class _Obstore:
             options["range"] = {"offset": start}
         return memoryview(self._store.get(key, options=options).bytes())
 
-    def put(self, key: str, data: bytes, digest: str) -> None:
+    def put(self, key: str, data: bytes | memoryview, digest: str) -> None:
         self._store.put(key, data, attributes={"sha256": digest}, use_multipart=False)
 
 
@@ -116,7 +181,7 @@ def _obstore(client: Any, credentials: Any, bucket: str, options: StoreOptions) 
         frozen = credentials.get_frozen_credentials()  # renewed by botocore when they run out
         return {
             "access_key_id": frozen.access_key, "secret_access_key": frozen.secret_key,
-            "token": frozen.token, "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+            "token": frozen.token, "expires_at": datetime.now(UTC) + KNOWN,
         }  # fmt: skip
 
     return _Obstore(

@@ -23,8 +23,9 @@ ASIDE_SUFFIX = ".part"
 
 
 @contextlib.contextmanager
-def write_aside(path: Path) -> Iterator[BinaryIO]:
-    """Open a neighbour of `path`; on a clean exit it becomes `path`, else it is removed."""
+def write_aside(path: Path, *, named: bool = True) -> Iterator[BinaryIO]:
+    """Open a neighbour of `path`; on a clean exit it becomes `path`, else it is removed. Its name
+    survives a power cut only when `named`, or after `sync_folder`; its content always."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}{ASIDE_SUFFIX}")
     try:
@@ -38,7 +39,8 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # "No space left on device" - but where?
         raise
-    sync_folder(path.parent)
+    if named:
+        sync_folder(path.parent)
 
 
 def remove_asides(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import DflashError, InputInvalid
-from dflash.files import sha256_file, write_aside
+from dflash.files import sha256_file, sync_folder, write_aside
 from dflash.objects import (
     FORMAT,
     MANIFEST,
@@ -107,6 +107,8 @@ def get(
             tally.add(file.size, moved=not equal)
 
         for_each(one, wanted, options.connections, store)
+        for place in {(folder / file.name).parent for file in wanted}:
+            sync_folder(place)
         with write_aside(folder / MANIFEST) as handle:
             handle.write(encoded(manifest(entries)))
     progress.emit(

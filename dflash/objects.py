@@ -111,14 +111,14 @@ class FolderStore:
     def digest(self, name: str) -> str:
         return sha256_file(self.folder / name)
 
-    def send(self, path: Path, name: str, size: int, digest: str, data: bytes | None) -> None:
+    def send(self, path: Path, name: str, size: int, digest: str, data: memoryview | None) -> None:
         del size, digest, data  # read back by whoever asks
         with path.open("rb") as reading, write_aside(self.folder / name) as writing:
             shutil.copyfileobj(reading, writing, BLOCK)
 
     def fetch(self, name: str, size: int, path: Path, digest: str) -> str:
         seen, arrived = hashlib.sha256(), 0
-        with (self.folder / name).open("rb") as reading, write_aside(path) as writing:
+        with (self.folder / name).open("rb") as reading, write_aside(path, named=False) as writing:
             while block := reading.read(BLOCK):
                 seen.update(block)
                 arrived += writing.write(block)

@@ -116,11 +116,12 @@ class Sender:
         self._there = store.listed()
         self._whole = MANIFEST in self._there
         self._claim = threading.Lock()
+        self._room = threading.local()
 
     def send(self, file: Local) -> tuple[dict[str, Any], bool]:
         """The manifest's entry for it, and whether it had to travel."""
         small = file.size <= self._options.part
-        data = file.path.read_bytes() if small else None
+        data = self._read(file) if small else None
         digest = sha256_file(file.path) if data is None else hashlib.sha256(data).hexdigest()
         known = self._there.get(file.name)
         equal = known is not None and known.size == file.size
@@ -137,6 +138,18 @@ class Sender:
                 "Wait until nothing writes there, then run the same command again.",
             )
         return {"path": file.name, "size": file.size, "sha256": digest}, not equal
+
+    def _read(self, file: Local) -> memoryview:
+        """All of it, in memory that its thread uses again: new pages cost more than the copy."""
+        room = getattr(self._room, "view", None)
+        if room is None or len(room) < file.size:
+            room = self._room.view = memoryview(bytearray(file.size))
+        view: memoryview = room[: file.size]
+        with file.path.open("rb", buffering=0) as handle:
+            got = 0
+            while got < file.size and (read := handle.readinto(view[got:])):
+                got += read
+        return view[:got]
 
 
 def send(

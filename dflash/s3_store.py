@@ -62,18 +62,14 @@ class S3Store:
         return contextlib.nullcontext()
 
     def listed(self, *, deep: bool = True, below: str = "") -> dict[str, Listed]:
-        """Every object below the prefix, or directly in it; a thousand arrive with one request."""
-        found = {}
-        about = {} if deep else {"Delimiter": "/"}
+        """Every object below the prefix, or directly in it."""
         with explained(self.where):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self._prefix + below, **about
-            )
-            for page in pages:
-                for entry in page.get("Contents", ()):
-                    name = entry["Key"].removeprefix(self._prefix)
-                    if name and not name.endswith("/"):  # consoles make such, for folders
-                        found[name] = Listed(size=entry["Size"], etag=entry["ETag"].strip('"'))
+            objects = self._bodies.listed(self._prefix + below, "" if deep else "/")
+        found = {}
+        for key, size, etag in objects:
+            name = key.removeprefix(self._prefix)
+            if name and not name.endswith("/"):  # consoles make such, for folders
+                found[name] = Listed(size=size, etag=etag)
         return found
 
     def digest(self, name: str) -> str:
@@ -100,7 +96,7 @@ class S3Store:
         with explained(f"{self.where}/{name}"):
             self._client.delete_object(Bucket=self.bucket, Key=self._prefix + name)
 
-    def send(self, path: Path, name: str, size: int, digest: str, data: bytes | None) -> None:
+    def send(self, path: Path, name: str, size: int, digest: str, data: memoryview | None) -> None:
         """`data`: the file's content, where it is small and was read already."""
         key = self._prefix + name
         with explained(f"{self.where}/{name}"):
@@ -111,17 +107,17 @@ class S3Store:
             self._send_parts(path, key, size, digest)
 
     def fetch(self, name: str, size: int, path: Path, digest: str) -> str:
-        """The object as a file that appears whole and right; its SHA-256."""
+        """The object as a file that appears whole and right; its SHA-256. Who fetches many makes
+        their names last by `sync_folder` in the end."""
         with explained(f"{self.where}/{name}"):
             if size > self._options.part:
                 return self._fetch_parts(name, size, path, digest)
-            data = self._bodies.get(self._prefix + name)
-        found = hashlib.sha256(data).hexdigest()
-        require_same(
-            f"{self.where}/{name}", size=size, digest=digest, found_size=len(data), found=found
-        )
-        with write_aside(path) as handle:
-            handle.write(data)
+            with write_aside(path, named=False) as handle:
+                arrived, found = self._bodies.fetch(self._prefix + name, size, handle)
+                require_same(
+                    f"{self.where}/{name}", size=size, digest=digest, found_size=arrived,
+                    found=found,
+                )  # fmt: skip
         return found
 
     def cancel(self) -> None:

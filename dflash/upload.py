@@ -168,4 +168,5 @@ def _fetch(store: S3Store, name: str, out: Path) -> Path:
     for path in aside.iterdir():
         if path.name not in files:
             path.unlink()
+    sync_folder(aside)
     return aside

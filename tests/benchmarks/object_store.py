@@ -1,93 +1,80 @@
-"""Folders to and from S3: `dflash put` and `get` beside a plain boto3 loop and obstore.
+"""Folders to and from S3: `dflash put` and `get` beside s5cmd, obstore and boto3.
 
-A moto server in a process of its own on loopback, with a delay before each answer, as a real store
-has one; in turns. Ours also hashes every file, proves each one that arrives, has the store list
-everything and writes with fsync. The processor time is the client's alone: on a fast line it
-decides.
-Run: python tests/benchmarks/object_store.py [FILES] [KIBIBYTES EACH] [DELAY MS]
+Each is a command of its own, in turns, with 32 requests at a time, against a server on loopback:
+the one in `s3_sink.py`, which does as little as can be, or SeaweedFS, which is a real one. What
+each does besides moving bytes:
+
+  dflash         SHA-256 of each file, signed with it and kept with the object; the store's listing
+                 is held against what was sent; what arrives is proved, fsynced and renamed
+  obstore proof  the same hashes, and the arriving ones compared; plain writes
+  obstore        signs the SHA-256 of what is sent; what arrives is not looked at; plain writes
+  s5cmd          signs the SHA-256, sends an MD5; what arrives is not looked at; plain writes
+  boto3          as s5cmd, by its TransferManager
+
+"start" is the same command for a single small file: what a command costs before it moves anything.
+Run: python tests/benchmarks/object_store.py [--files 200] [--kib 4096] [--s5cmd PATH] [--weed PATH]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import importlib.util
-import multiprocessing
+import contextlib
+import hashlib
+import json
 import os
+import resource
 import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-import boto3
+import boto3  # noqa: E402
 
-from dflash.get import get
-from dflash.progress import Progress
-from dflash.put import put
-from dflash.s3 import StoreOptions
+from tests.benchmarks import s3_sink  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-ROUNDS, CONNECTIONS = 3, 32
-BUCKET = "bench"
-
-
-def serve(port: Any, delay_s: float) -> None:
-    """moto, as slow to answer as told."""
-    import logging
-
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = DomainDispatcherApplication(create_backend_app)
-
-    def late(environ: Any, start: Any) -> Any:
-        time.sleep(delay_s)
-        return app(environ, start)
-
-    server = make_server("127.0.0.1", 0, late, threaded=True)
-    port.send(server.port)
-    server.serve_forever()
+CONNECTIONS, BUCKET = 32, "bench"
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret-of-bench",
+        "AWS_DEFAULT_REGION": "us-east-1"}  # fmt: skip
 
 
-def ours(source: Path, target: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    options, url = StoreOptions(connections=CONNECTIONS), f"s3://{BUCKET}/ours"
-    return (
-        lambda: put(source, url, options, progress=Progress()),
-        lambda: get(url, target, options, progress=Progress()),
-    )
+# -- the others, each in a process of its own ------------------------------------------------------
 
 
-def loop(source: Path, target: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    client = boto3.client("s3")
-    names = [path.name for path in source.iterdir()]
-
-    def up() -> None:
-        for name in names:
-            client.upload_file(str(source / name), BUCKET, f"loop/{name}")
-
-    def down() -> None:
-        for name in names:
-            client.download_file(BUCKET, f"loop/{name}", str(target / name))
-
-    return up, down
-
-
-def obstore_way(source: Path, target: Path) -> tuple[Callable[[], object], Callable[[], object]]:
+def obstore_way(direction: str, folder: Path, *, proof: bool) -> None:
     from obstore.store import S3Store
 
+    name = "obstore-proof" if proof else "obstore"
     store = S3Store(
-        BUCKET, endpoint=os.environ["AWS_ENDPOINT_URL"], prefix="obstore",
+        BUCKET, endpoint=os.environ["AWS_ENDPOINT_URL"], prefix=name,
         virtual_hosted_style_request=False, client_options={"allow_http": True},
     )  # fmt: skip
-    names = [path.name for path in source.iterdir()]
 
-    async def each(work: Callable[[str], Any]) -> None:
+    async def send(name: str) -> None:
+        about = {}
+        if proof:
+            about["sha256"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        await store.put_async(name, folder / name, attributes=about)
+
+    async def fetch(name: str) -> None:
+        data = await (await store.get_async(name)).bytes_async()
+        if proof:
+            hashlib.sha256(data).hexdigest()
+        (folder / name).write_bytes(data)
+
+    async def each(work: Any, names: list[str]) -> None:
         gate = asyncio.Semaphore(CONNECTIONS)
 
         async def one(name: str) -> None:
@@ -96,58 +83,157 @@ def obstore_way(source: Path, target: Path) -> tuple[Callable[[], object], Calla
 
         await asyncio.gather(*map(one, names))
 
-    async def send(name: str) -> None:
-        await store.put_async(name, source / name)
+    if direction == "up":
+        asyncio.run(each(send, [path.name for path in folder.iterdir()]))
+    else:
+        asyncio.run(each(fetch, [one["path"] for page in store.list() for one in page]))
+    os._exit(0)  # its threads may abort an interpreter that ends
 
-    async def fetch(name: str) -> None:
-        answer = await store.get_async(name)
-        (target / name).write_bytes(await answer.bytes_async())
 
-    return lambda: asyncio.run(each(send)), lambda: asyncio.run(each(fetch))
+def boto3_way(direction: str, folder: Path) -> None:
+    client = boto3.client("s3")
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        if direction == "up":
+            todo = [path.name for path in folder.iterdir()]
+            list(
+                pool.map(lambda n: client.upload_file(str(folder / n), BUCKET, f"boto3/{n}"), todo)
+            )
+            return
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="boto3/")
+        todo = [one["Key"].removeprefix("boto3/") for page in pages for one in page["Contents"]]
+        list(pool.map(lambda n: client.download_file(BUCKET, f"boto3/{n}", folder / n), todo))
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def commands(way: str, s5cmd: str, source: Path, target: Path) -> dict[str, list[str]]:
+    url = f"s3://{BUCKET}/{way.replace(' ', '-')}"
+    if way == "dflash":
+        ours = [sys.executable, "-m", "dflash"]
+        return {"up": [*ours, "put", str(source), url], "down": [*ours, "get", url, str(target)]}
+    if way == "s5cmd":
+        copy = [s5cmd, "--log", "error", "--numworkers", str(CONNECTIONS), "cp"]
+        return {"up": [*copy, f"{source}/", f"{url}/"], "down": [*copy, f"{url}/*", f"{target}/"]}
+    itself = [sys.executable, __file__, "--way", way]
+    return {"up": [*itself, "up", str(source)], "down": [*itself, "down", str(target)]}
+
+
+def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Seconds by the clock, and of the command's processor time."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        command, env=environment, cwd=ROOT, check=True,
+        stderr=subprocess.DEVNULL if "dflash" in command else None,
+    )  # fmt: skip
+    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return took, used
+
+
+@contextlib.contextmanager
+def seaweed(program: str, folder: Path) -> Iterator[str]:
+    """SeaweedFS on loopback, its data in `folder`; it tells nobody that it runs."""
+    keys = {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
+    (folder / "s3.json").write_text(json.dumps({"identities": [
+        {"name": "bench", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List"]}
+    ]}))  # fmt: skip
+    running = subprocess.Popen(
+        [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3",
+         "-master.telemetry=false", "-s3.port=28333", "-master.port=29333", "-volume.port=28080",
+         "-filer.port=28888", "-s3.port.iceberg=0", "-s3.port.lance=0",
+         f"-s3.config={folder}/s3.json", "-volume.max=0", "-master.volumeSizeLimitMB=1024",
+         f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"],
+        cwd=folder, env={**os.environ, "HOME": str(folder)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen("http://127.0.0.1:28333/healthz", timeout=5).close()
+                break
+            time.sleep(0.1)
+        time.sleep(5)  # until its volumes take writes
+        yield "http://127.0.0.1:28333"
+    finally:
+        running.terminate()
+        running.wait()
+
+
+@contextlib.contextmanager
+def sink() -> Iterator[str]:
+    process, url = s3_sink.start()
+    try:
+        yield url
+    finally:
+        process.terminate()
+
+
+def measure(args: argparse.Namespace, url: str, top: Path) -> dict[str, Any]:
+    """Rounds of every way, in turns; the figures of each way and direction."""
+    environment = {**os.environ, **KEYS, "AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url}
+    os.environ |= environment
+    client, bucket = boto3.client("s3"), boto3.resource("s3").Bucket(BUCKET)
+    client.create_bucket(Bucket=BUCKET)
+    ways = ["dflash", "obstore proof", "obstore", *(["s5cmd"] if args.s5cmd else []), "boto3"]
+    found: dict[str, Any] = {}
+    for name, count, size in (("start", 1, 1024), ("all", args.files, args.kib << 10)):
+        source, target = top / f"{name}-source", top / f"{name}-target"
+        source.mkdir()
+        for number in range(count):
+            (source / f"{number:05}").write_bytes(os.urandom(size))
+        for _ in range(args.rounds):
+            for way in ways:
+                for one in bucket.objects.all():
+                    one.delete()
+                target.mkdir()
+                for direction, command in commands(way, args.s5cmd, source, target).items():
+                    took = timed(command, environment)
+                    found.setdefault(f"{way} {direction} {name}", []).append(took)
+                whole = [p for p in target.iterdir() if p.stat().st_size == size]
+                assert len(whole) >= count, f"{way} brought {len(whole)} of {count}"
+                shutil.rmtree(target)
+    return {"ways": ways, **found}
+
+
+def show(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    print(f"{args.files} files of {args.kib} KiB, median of {args.rounds}; load {os.getloadavg()}")
+    for direction in ("up", "down"):
+        for way in found["ways"]:
+            took, used = zip(*found[f"{way} {direction} all"], strict=True)
+            start = statistics.median(cpu for _, cpu in found[f"{way} {direction} start"])
+            base = [seconds for seconds, _ in found[f"dflash {direction} all"]]
+            ratio = statistics.median(ours / own for ours, own in zip(base, took, strict=True))
+            print(
+                f"{direction:<5} {way:<14} {statistics.median(took):7.2f} s   "
+                f"processor {statistics.median(used):5.2f} s, of that start {start:4.2f}   "
+                f"dflash takes {ratio:4.2f} x its time"
+            )
 
 
 def main() -> None:
-    count, kibibytes, delay_ms = (
-        int(word) for word in (sys.argv[1:] + ["200", "1024", "30"][len(sys.argv) - 1 :])
-    )
-    here, there = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(there, delay_ms / 1000), daemon=True
-    )
-    server.start()
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{here.recv()}", "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
-    ways = {"dflash": ours, "boto3 loop": loop}
-    if importlib.util.find_spec("obstore"):
-        ways["obstore"] = obstore_way
-    best = {name: [(1e9, 1e9), (1e9, 1e9)] for name in ways}
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        source, target = Path(name) / "source", Path(name) / "target"
-        source.mkdir()
-        for number in range(count):
-            (source / f"{number:05}").write_bytes(os.urandom(kibibytes << 10))
-        for _ in range(ROUNDS):
-            for way, make in ways.items():
-                bucket = boto3.resource("s3").create_bucket(Bucket=BUCKET)
-                bucket.objects.delete()
-                target.mkdir()
-                for number, work in enumerate(make(source, target)):
-                    began, used = time.perf_counter(), time.process_time()
-                    work()
-                    took = (time.perf_counter() - began, time.process_time() - used)
-                    best[way][number] = min(best[way][number], took)
-                shutil.rmtree(target)
-    print(f"{count} files of {kibibytes} KiB, {delay_ms} ms to each answer, best of {ROUNDS}")
-    size = count * kibibytes * 1024 / 1e6
-    for way, both in best.items():
-        told = (
-            f"{name} {took:6.2f} s {size / took:6.0f} MB/s, processor {used:5.2f} s"
-            for name, (took, used) in zip(("up", "down"), both, strict=True)
-        )
-        print(f"{way:<12} " + "   ".join(told))
-    server.terminate()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--files", type=int, default=200)
+    parser.add_argument("--kib", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--s5cmd", default=shutil.which("s5cmd") or "", metavar="PATH")
+    parser.add_argument("--weed", default="", metavar="PATH", help="SeaweedFS as the server")
+    parser.add_argument("--folder", default="/dev/shm", help="where the files are")
+    parser.add_argument("--way", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.way:
+        way, direction, folder = args.way
+        if way == "boto3":
+            boto3_way(direction, Path(folder))
+        else:
+            obstore_way(direction, Path(folder), proof=way == "obstore proof")
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        store = Path(name) / "store"
+        store.mkdir()
+        with seaweed(args.weed, store) if args.weed else sink() as url:
+            found = measure(args, url, Path(name))
+    show(args, found)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -12,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.httpsession import URLLib3Session
+from urllib3.exceptions import IncompleteRead
 
-from dflash.bodies import Bodies
+from dflash.bodies import LARGE, STRIKES, Bodies
 from dflash.errors import InputInvalid
 from dflash.get import get
 from dflash.progress import Progress
@@ -21,6 +25,7 @@ from dflash.put import put
 from dflash.ranged import JOURNAL, PARTIAL, PartialFile
 from dflash.s3 import StoreOptions
 from dflash.s3_store import S3Store
+from dflash.signed import Signed
 from tests.support.deadline import wait_for
 from tests.support.s3 import s3, s3_keys, s3_server
 
@@ -176,17 +181,80 @@ def test_parts_of_another_content_are_given_up(s3: Any, source: Path, tmp_path: 
     assert put(source, url, PARTS, progress=QUIET)["moved_files"] == 0
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["obstore", "boto3"])
-def test_both_carriers_bring_the_same(s3: Any, tmp_path: Path, *, fast: bool) -> None:
+@pytest.mark.parametrize("fast", [True, False], ids=["obstore and signed", "boto3"])
+def test_all_carriers_bring_the_same(s3: Any, tmp_path: Path, *, fast: bool) -> None:
     """Odd names too, and a range to the end of the object."""
     store = S3Store(f"s3://{s3.bucket}/x", PARTS, fast=fast)
     assert (store._bodies._fast is not None) is fast
-    for name, data in {"plain.bin": b"12345", "odd ü#%20?.bin": b"odd", "empty": b""}.items():
+    assert (store._bodies._signed is not None) is fast
+    odd, large = "odd ü#%20?+=&/~.bin", os.urandom(3 * LARGE + 1)
+    wanted = {"plain.bin": b"12345", odd: b"odd", "empty": b"", f"{odd}.large": large}
+    for name, data in wanted.items():
         store.write(name, data)
         assert store.read(name) == data
+        path, digest = tmp_path / "back" / name, hashlib.sha256(data).hexdigest()
+        assert store.fetch(name, len(data), path, digest) == digest == store.digest(name)
+        assert path.read_bytes() == data
     assert bytes(store._bodies.get("x/plain.bin", start=2, end=4)) == b"34"
     assert bytes(store._bodies.get("x/plain.bin", start=3)) == b"45"
     assert store.read("none") is None
     keys = {one["Key"] for one in s3.list_objects_v2(Bucket=s3.bucket)["Contents"]}
-    assert keys == {"x/plain.bin", "x/odd ü#%20?.bin", "x/empty"}
-    assert store.digest("plain.bin").startswith("5994471abb01112a")
+    assert keys == {f"x/{name}" for name in wanted}
+    assert store._bodies._failures == 0, "nothing had to be done twice"
+
+
+def test_what_breaks_off_or_arrives_damaged_is_brought_by_boto3(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both directions; after three of those the other way is not tried again."""
+    store, data = S3Store(f"s3://{s3.bucket}/x", PARTS), os.urandom(3 * LARGE)
+    digest = hashlib.sha256(data).hexdigest()
+    real, began = URLLib3Session.send, []
+
+    class Broken:
+        """An answer that ends too early."""
+
+        status_code = 200
+
+        @property
+        def raw(self) -> Any:
+            return self
+
+        def stream(self, size: int, **_: object) -> Any:
+            yield data[:size]
+            raise IncompleteRead(size, len(data) - size)
+
+    def send(session: URLLib3Session, request: Any) -> Any:
+        if session is not store._bodies._signed._session:  # type: ignore[union-attr]
+            return real(session, request)
+        began.append(request.method)
+        if request.method == "PUT":  # another body than the signature tells
+            request.body = bytes(len(data))
+            request.headers["Authorization"] = "none"
+            request.url = f"{request.url}?partNumber=1&uploadId=none"
+            return real(session, request)
+        return Broken()
+
+    monkeypatch.setattr(URLLib3Session, "send", send)
+    store.send(tmp_path / "unread", "a", len(data), digest, memoryview(data))
+    for _ in range(STRIKES):
+        assert store.fetch("a", len(data), tmp_path / "a", digest) == digest
+        assert (tmp_path / "a").read_bytes() == data
+    assert began == ["PUT", *["GET"] * (STRIKES - 1)]
+
+
+def test_a_full_disk_is_told_and_not_tried_elsewhere(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, data = S3Store(f"s3://{s3.bucket}/x", PARTS), bytes(2 * LARGE)
+    store.write("a", data)
+
+    def full(_signed: Signed, _key: str, _handle: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Signed, "fetch", full)
+    with pytest.raises(OSError, match="No space left") as told:
+        store.fetch("a", len(data), tmp_path / "a", "")
+    assert told.value.filename == str(tmp_path / "a")
+    assert store._bodies._failures == 0
+    assert not list(tmp_path.iterdir())

@@ -12,9 +12,11 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.httpsession import URLLib3Session
 from moto.s3.models import s3_backends
 
 from dflash.__main__ import main
@@ -24,6 +26,8 @@ from dflash.objects import MANIFEST, open_store
 from dflash.progress import Progress
 from dflash.put import put
 from dflash.s3 import StoreOptions
+from dflash.s3_store import Listed, S3Store
+from tests.benchmarks import s3_sink
 from tests.support.s3 import s3, s3_keys, s3_server
 
 __all__ = ["s3", "s3_keys", "s3_server"]
@@ -155,12 +159,57 @@ def test_objects_of_others(s3: Any, tmp_path: Path) -> None:
     assert (target / "0007").read_text() == "7"
 
 
-def test_a_listing_of_several_pages(s3: Any) -> None:
+@pytest.mark.parametrize("fast", [True, False], ids=["signed", "boto3"])
+def test_a_listing_of_many_pages(s3: Any, *, fast: bool) -> None:
+    """With names that neither XML nor an address takes as they are."""
     backend = s3_backends["123456789012"]["global"]
-    for number in range(2500):
-        backend.put_object(s3.bucket, f"many/{number:05}", b"x")
-    listed = open_store(f"s3://{s3.bucket}/many", SMALL_PARTS).listed()
-    assert list(listed) == [f"{number:05}" for number in range(2500)]
+    names = [f"{number:05}" for number in range(1500)]
+    names += ["odd ü#%20?+=&<>\"'~.bin", "deep/er/x", "tab\there"]
+    for name in [*names, "a folder/"]:
+        backend.put_object(s3.bucket, f"many+/{name}", b"x")
+    backend.put_object(s3.bucket, "many+else", b"x")
+    store = S3Store(f"s3://{s3.bucket}/many+", SMALL_PARTS, fast=fast)
+    listed = store.listed()
+    assert sorted(listed) == sorted(names)
+    assert listed["deep/er/x"] == Listed(size=1, etag="9dd4e461268c8034f5c8564e155c67a6")
+    assert store.listed(deep=False, below="0001").keys() == {f"0001{n}" for n in range(10)}
+    assert sorted(store.listed(deep=False)) == sorted(set(names) - {"deep/er/x"})
+    assert store._bodies._failures == 0
+
+
+def test_ten_thousand_are_listed_with_ten_requests(
+    s3_keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del s3_keys
+    process, url = s3_sink.start(objects=10_000)
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        store, asked = S3Store("s3://bench/rows", SMALL_PARTS), []
+        real = URLLib3Session.send
+
+        def send(session: URLLib3Session, request: Any) -> Any:
+            asked.append(request.url)
+            return real(session, request)
+
+        monkeypatch.setattr(URLLib3Session, "send", send)
+        listed = store.listed()
+    finally:
+        process.terminate()
+        process.join()
+    assert list(listed) == [f"{n // 1000:04}/{n:07}.json" for n in range(10_000)]
+    assert len(asked) == 10
+
+
+@pytest.mark.parametrize("text", ["", "<html/>", "<ListBucketResult><IsTruncated>true"])
+def test_a_listing_that_is_none_is_asked_for_again(
+    text: str, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway's page, or half an answer, never passes for an empty folder."""
+    s3.put_object(Bucket=s3.bucket, Key="x/a", Body=b"1")
+    store = S3Store(f"s3://{s3.bucket}/x", SMALL_PARTS)
+    answer = SimpleNamespace(status_code=200, content=text.encode())
+    monkeypatch.setattr(store._bodies._signed, "_ask", lambda *_, **__: answer)
+    assert list(store.listed()) == ["a"]
 
 
 def killed_midway(words: list[str], reached: Any) -> None:
