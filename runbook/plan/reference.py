@@ -86,8 +86,8 @@ tasks:
 
 The first two are put in when the file is loaded, the others when the task starts: these may stand
 in `with`, `done_when` and `ready_when`. A text that is one reference and nothing else takes the
-value's type, except in `argv` and `env`, which hold words. `$${` is a literal `${`. There is no
-expression language.
+value's type, except in `argv`, `env` and a server's `command` and `extra`, which hold words. `$${`
+is a literal `${`. There is no expression language.
 
 ## Families
 

@@ -19,6 +19,8 @@ _MEMBER = r"(?:@[A-Za-z0-9_-]+)?(?:\[[A-Za-z0-9._,-]+\])?"
 _TASK = re.compile(rf"task\.(?P<task>[A-Za-z0-9_-]+{_MEMBER})\.out\.(?P<key>[A-Za-z0-9_.-]+)")
 HOST_KEYS = ("root", "work")
 WORDS = frozenset({"argv", "env"})
+WORD_LISTS = frozenset({"command", "extra"})
+"""Of a server; a check is called `command` too, but that one is no list."""
 
 
 class ReferenceUnresolved(Exception):
@@ -87,12 +89,12 @@ def put_in(
     """Nested data with its references replaced; `known` returns KEEP for those that stay.
 
     A text that is one reference and nothing else takes the value's type, so `port: ${param.port}`
-    is a number; in `argv` and `env`, which hold words, it is text. The last pass also turns `$${`
-    into `${`.
+    is a number; in `argv`, `env` and a server's `command` and `extra`, which hold words, it is
+    text. The last pass also turns `$${` into `${`.
     """
     if isinstance(value, Mapping):
         return {
-            key: put_in(inner, known, last=last, words=words or key in WORDS)
+            key: put_in(inner, known, last=last, words=words or _holds_words(key, inner))
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
@@ -113,6 +115,10 @@ def put_in(
         return match[0] if found is KEEP else as_text(found)
 
     return _TOKEN.sub(one, value)
+
+
+def _holds_words(key: object, value: object) -> bool:
+    return key in WORDS or (key in WORD_LISTS and isinstance(value, list | tuple))
 
 
 def spread(value: Any, named: Callable[[str], tuple[str, ...]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from string import Formatter
 from typing import Annotated, Literal
 
@@ -16,6 +17,8 @@ EPHEMERAL = 32768
 WORDS = ("venv", "model", "served_name", "host", "port", "dtype", "context_length", "mem_fraction",
          "tp")  # fmt: skip
 """What a command template may name."""
+_REFERENCE = re.compile(r"\$\{[^{}]*\}")
+"""Still in the words while a runbook file is judged; its value is put in before the template's."""
 ServerPort = Annotated[int, Field(ge=1024, lt=EPHEMERAL)]
 
 
@@ -196,7 +199,8 @@ def _problem_of_command(args: ServeArgs) -> str | None:
     if not args.command:
         return 'engine command needs `command`, such as [vllm, serve, "{model}", --port, "{port}"]'
     known = set(WORDS)
-    for word in args.command:
+    words = [_REFERENCE.sub("", word) for word in args.command]
+    for word in words:
         try:
             unknown = {name for _, name, _, _ in Formatter().parse(word) if name} - known
         except ValueError as error:
@@ -211,7 +215,7 @@ def _problem_of_command(args: ServeArgs) -> str | None:
         ]
         if empty:
             return f"`command` names {{{empty[0]}}}, and `{empty[0]}` is not given"
-    if not any("{port}" in word for word in args.command):
+    if not any("{port}" in word for word in words):
         return "`command` must say the port: put {port} into it"
     return None
 

@@ -110,6 +110,9 @@ def environment(args: ServeArgs) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    if args.engine == "sglang":
+        # One that failed would hold its GPU for a minute more, for dumps that nobody asked for.
+        env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] = "0"
     if args.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
     elif args.gpus:

@@ -18,6 +18,8 @@ from runbook.plan.model import RETRYABLE
 from runbook.plan.references import ReferenceUnresolved, resolve
 from runbook.plan.yaml_reader import read_yaml
 from runbook.steps import STEP_TYPES
+from runbook.steps.serve_args import ServeArgs
+from runbook.steps.server_argv import server_argv
 from state.model import Need, TaskKind
 
 DEMO = Path(__file__).parents[2] / "runbook" / "library" / "demo.yaml"
@@ -457,6 +459,31 @@ def test_bad_files_do_not(old: str, new: str, validator: jsonschema.Draft202012V
     assert old in GOOD
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(read_yaml(GOOD.replace(old, new)).data)
+
+
+def test_a_servers_own_command_may_have_references() -> None:
+    """Beside the template's own words, which are put in after them."""
+    words = '["${host.work}/bin/vllm", "{model}", --port, "{port}", -n, "${param.n}", "$${{HOME}}"]'
+    text = f"""\
+version: 1
+name: own
+title: A server of one's own
+params: {{n: 3}}
+hosts: {{box: {{}}}}
+phases: {{one: One}}
+defaults: {{host: box}}
+tasks:
+  s:
+    title: S
+    phase: one
+    step: serve
+    with: {{engine: command, command: {words}, model: /m, served_name: m, port: 3000}}
+"""
+    (task,) = load_text(text, path="r.yaml", params={}).tasks
+    args = ServeArgs.model_validate(resolved(dict(task.args)))
+    assert server_argv(args, "") == ("/w/bin/vllm", "/m", "--port", "3000", "-n", "3", "${HOME}")
+    with pytest.raises(PlanError, match=r"\{wrong\}, which is nothing"):
+        load_text(text.replace("{model}", "${host.work}/{wrong}"), path="r.yaml", params={})
 
 
 def test_the_demo_loads_with_any_engine() -> None:
