@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from remote.supervisor.checks_http import check_http, check_http_generate, check_http_identity
 from remote.supervisor.children import in_child
-from remote.supervisor.facts import listening_sockets
 from remote.supervisor.files import free_bytes
 from remote.supervisor.gpus import gpus, program
+from remote.supervisor.ports import port_holders
 from remote.supervisor.server_load import check_server_load
 from remote.supervisor.verdicts import SHOWN, Verdict, dotted, verdict
 
@@ -153,8 +153,11 @@ def check_port(args: JSON) -> Verdict:
 
 def check_port_free(args: JSON) -> Verdict:
     port = int(args["port"])
-    taken = port in {listening for _, listening in listening_sockets()}
-    return verdict(not taken, port=port, found="in use" if taken else "free")
+    holders = port_holders([port])
+    if not holders:
+        return verdict(True, port=port, found="free")
+    owner = ", ".join("{command} (pid {pid})".format(**row) for row in holders if row["pid"])
+    return verdict(False, port=port, found="in use", **({"owner": owner} if owner else {}))
 
 
 def check_json_metric(args: JSON) -> Verdict:

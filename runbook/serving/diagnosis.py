@@ -17,8 +17,8 @@ DIAGNOSIS = "diagnosis"
 LONGEST_LINE = 240
 NOISE = re.compile(
     r"nanobind: leaked|Only CUDA, HIP and XPU support AWQ|Ignore import error when loading|"
-    r"Received sigquit from a child process|KV cache pool is full\. Retract|resource_tracker: |"
-    r"WARNING|FutureWarning|UserWarning|server_args="
+    r"Received sigquit from a child process|SIGQUIT received\.|resource_tracker: |"
+    r"KV cache pool is full\. Retract|WARNING|FutureWarning|UserWarning|server_args="
 )
 
 
@@ -68,10 +68,10 @@ RULES = (
          "lower `hicache_gb` (it counts per server, beside models in /dev/shm), or leave "
          "`hierarchical_cache` off"),
     Rule("pool", r"Not enough memory\. Please try to increase --mem-fraction-static|"
-         r"max_total_num_tokens.{0,40}(?:<= 0|too small)",
+         r"leave no GPU memory for the KV cache|max_total_num_tokens.{0,40}(?:<= 0|too small)",
          "no room for the KV pool beside the weights",
          "raise `mem_fraction`, lower `context_length`, or take more GPUs (`tp`)"),
-    Rule("graph_memory", r"Capture cuda graph failed",
+    Rule("graph_memory", r"Capture cuda graph failed: .*out of memory",
          "memory ran out while CUDA graphs were captured",
          "lower `mem_fraction` by 0.05, or `max_running_requests`"),
     Rule("oom", r"(?:Prefill|Decode) out of memory|OutOfMemoryError|CUDA out of memory|"
@@ -87,22 +87,34 @@ RULES = (
          r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
          "it sees no GPU", "compare `gpus` with `nvidia-smi -L`, and the environment's torch: "
          "`runbook host probe ROLE`"),
-    Rule("kernel", r"sglang-kernel is installed with version|no kernel image is available|"
-         r"(?:ImportError|ModuleNotFoundError)\b.*(?:sgl_kernel|sglang.kernel|flashinfer|"
-         r"flash_attn|vllm)|undefined symbol|Could not find (?:nvcc|ninja)|ninja: command not",
+    Rule("kernel", r"with minimum required version|less than the minimum required version|"
+         r"no kernel image is available|\[sgl_kernel\] CRITICAL|(?:ImportError|"
+         r"ModuleNotFoundError)\b.*(?:sgl_kernel|sglang.kernel|flashinfer|flash_attn|vllm)|"
+         r"undefined symbol|Could not find (?:nvcc|ninja)|ninja: command not",
          "a kernel library is missing or made for another version",
          "make the environment anew from its lock (`runbook retry` of the venv task)"),
+    Rule("package", r"^(?:\[[^\]]*\] )?(?:ImportError|ModuleNotFoundError): \S",
+         "a package is missing in its environment, or is another version's",
+         "make the environment anew from its lock (`runbook retry` of the venv task)"),
+    Rule("permission", r"PermissionError\b|Permission denied",
+         "its user may not read or write a file",
+         "look at the owner and the mode of what its log names (`namei -l PATH`)"),
+    Rule("template", r"[Cc]hat template .{0,300}(?:not a|not found|does not exist|invalid)",
+         "its chat template is not to be had",
+         "look at `extra`: --chat-template takes a file on the host, or a name that SGLang knows"),
     Rule("weights", r"SafetensorError|MetadataIncompleteBuffer|incomplete metadata|"
          r"deserializing header|HeaderTooLarge|PytorchStreamReader failed",
          "a weight file is cut off or damaged",
          "copy the model anew: `runbook verify` its task, then `runbook retry` it"),
     Rule("model", r"Repo id must (?:be in the form|use)|does not appear to have a file named|"
          r"is not a local folder and is not a valid model identifier|LocalEntryNotFoundError|"
-         r"OfflineModeIsEnabled|Cannot find any model weights|outgoing traffic has been disabled|"
+         r"OfflineModeIsEnabled|Unrecognized model in|is not a valid JSON file|"
+         r"Cannot find any model weights|outgoing traffic has been disabled|"
          r"(?:FileNotFoundError|NotADirectoryError)\b.*(?:config\.json|safetensors|tokenizer)",
          "there is no such model on the host",
          "look at `model`: a folder with config.json, tokenizer and safetensors"),
     Rule("architecture", r"Model architectures .* (?:are|is) not supported|"
+         r"is not a registered model|"
          r"does not recognize this architecture|"
          r"(?:set the option|pass the argument|requires) .{0,30}trust_remote_code",
          "this engine does not know the model's architecture",
@@ -123,9 +135,13 @@ RULES = (
     Rule("disk", r"No space left on device|Disk quota exceeded",
          "a disk is full", "free some, or another folder for caches", final=False),
     Rule("backend", r"[Aa]ttention backend.{0,80}not (?:supported|available)|0 active drivers|"
-         r"requires? (?:CUDA|a GPU)|is only supported on CUDA|torch\.cuda.{0,40}not available",
+         r"requires? (?:CUDA|a GPU)|(?:backend|model impl).{0,40} is only supported on|"
+         r"only supports CUDA|decoding is not supported by|torch\.cuda.{0,40}not available",
          "a feature needs hardware that this machine lacks",
          "take it out of the task (speculation, the host cache and hybrid models need a GPU)"),
+    Rule("drafter", r"Error: .*(?:\bD(?:FLASH|Flash)\b|--speculative-|[Dd]raft model)",
+         "the drafter or its flags do not fit the target",
+         "look at `drafter`, a folder that `export` wrote for this target, and its block size"),
     Rule("watchdog", r"watchdog timeout",
          "a step took longer than its watchdog allows",
          "look at the stacks in its log; raise `extra: [--watchdog-timeout, \"900\"]` only when "
@@ -141,6 +157,8 @@ RULES = (
          final=False),
 )  # fmt: skip
 COMPILED = tuple((rule, re.compile(rule.pattern)) for rule in RULES)
+CHAINED = {"oom": "graph_memory"}
+"""What is raised while the first is handled, and says more: the first stands above it."""
 OUT_OF_MEMORY = frozenset({"oom", "pool", "state_pool", "graph_memory", "host_memory"})
 LAST_RESORT = frozenset({"killed", "crash", "warm_up", "watchdog"})
 """What another failure brings about; they count only when nothing else is said."""
@@ -150,35 +168,38 @@ FLAG = re.compile(r"(--[\w-]+)")
 
 def diagnose(log: str) -> Diagnosis | None:
     """What ended a server, by the end of its log; None when nothing there says so."""
-    late: Diagnosis | None = None
-    raised = ""
-    for raw in log.split("\n"):
-        line = raw.strip()
-        if not line or NOISE.search(line):
-            continue
-        for rule, pattern in COMPILED:
-            if not pattern.search(line):
-                continue
-            found = _made(rule, line)
-            if rule.kind not in LAST_RESORT:
-                return found
-            late = late or found
-            break
-        if not raised and EXCEPTION.match(line):
-            raised = line
+    said = _said(log)
+    matched = [found for line in said if (found := _match(line))]
+    for first in matched:
+        if first.kind not in LAST_RESORT:
+            more = CHAINED.get(first.kind)
+            return next((found for found in matched if found.kind == more), first)
+    raised = next((line for line in said if EXCEPTION.match(line)), None)
     if raised:
         return Diagnosis(
             kind="exception", cause="it failed", line=_short(raised), final=False,
             next="look at its whole log",
         )  # fmt: skip
-    return late
+    return matched[0] if matched else None
 
 
 def last_words(log: str) -> str:
     """The last line that is not known to say nothing."""
-    said = [line for line in log.split("\n") if line.strip() and not NOISE.search(line)]
-    told = [line for line in said if not line[:1].isspace()]
-    return _short(told[-1]) if told else ""
+    said = _said(log)
+    return _short(said[-1]) if said else ""
+
+
+def _said(log: str) -> list[str]:
+    """Without noise, and without the program text of tracebacks: it quotes messages not raised."""
+    lines = [line.rstrip() for line in log.split("\n")]
+    return [line for line in lines if line and not line[0].isspace() and not NOISE.search(line)]
+
+
+def _match(line: str) -> Diagnosis | None:
+    for rule, pattern in COMPILED:
+        if pattern.search(line):
+            return _made(rule, line)
+    return None
 
 
 def _made(rule: Rule, line: str) -> Diagnosis:

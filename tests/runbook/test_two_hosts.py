@@ -1,7 +1,8 @@
 """Prompts completed on two machines behind real sshds: one is cut off, the other loses its power.
 
 Each has servers, a share of the prompts and folders of its own; what they make goes to one store.
-At the end every record is there exactly once.
+At the end every record is there exactly once. The servers are stand-ins; in the soak they are real
+SGLang on a CPU, with a toy model.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from state import HostBinding
 from tests.runbook.test_fleet import free_ports
 from tests.support.deadline import wait_for
 from tests.support.s3 import s3_keys, s3_server
+from tests.support.sglang_server import serve_python, session_members
 from tests.support.sshd import Sshd, running_sshd
+from tests.support.toy_model import make_toy_model
 from tests.support.workspaces import states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from remote import HostTarget
     from runbook.engine.events import Event
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["s3_keys", "s3_server"]  # fixtures
 
 ROOT = Path(__file__).parent.parent.parent
-PROMPTS = 80
 WAITED_FOR = ("generate@right", "done")
 LEFT, RIGHT = "left", "right"
 SERVE = """\
@@ -124,6 +126,53 @@ SERVERS
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Servers of one kind, and as much work as keeps them busy while machines fall out."""
+
+    args: str
+    api: str
+    prompts: int
+    each: int
+    """Servers a machine."""
+
+
+def stand_in(_: Path) -> Engine:
+    program = f"{ROOT}/tests/dflash/fake_server.py"
+    args = (
+        "      engine: command\n"
+        f"      command: [{sys.executable}, {program}, 'port-{{port}}', --port,\n"
+        '        "{port}", --api, openai, --say, thought, --delay, "1.0"]\n'
+        "      device: cpu\n"
+        "      model: /none"
+    )
+    return Engine(args=args, api="openai", prompts=80, each=2)
+
+
+def sglang(folder: Path) -> Engine:
+    """Two at a time, as many as the cores."""
+    args = (
+        f"      venv: {serve_python().parent.parent}\n"
+        "      device: cpu\n"
+        "      dtype: float32\n"
+        "      reasoning_parser: qwen3\n"
+        f"      model: {make_toy_model(folder / 'toy').path}"
+    )
+    return Engine(args=args, api="sglang", prompts=1200, each=1)
+
+
+ENGINES = [
+    pytest.param(stand_in, marks=pytest.mark.timeout(300)),
+    pytest.param(
+        sglang,
+        marks=[
+            pytest.mark.timeout(3600),
+            pytest.mark.skipif("RUNBOOK_SOAK" not in os.environ, reason="make soak: real SGLang"),
+        ],
+    ),
+]
+
+
 @dataclass
 class Machine:
     """An sshd, with folders and a boot of its own."""
@@ -159,8 +208,9 @@ class Machine:
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 with suppress(OSError):
                     if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
-                        found.append(int(entry.name))
-        for pid in found:
+                        # SGLang's own children write over both.
+                        found += [int(entry.name), *session_members(os.getsid(int(entry.name)))]
+        for pid in set(found) - set(session_members(os.getsid(0))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return found
@@ -203,43 +253,41 @@ class Elsewhere(QuietHost):
         self._program = Program(root=root, workspace_id=workspace_id, inject=own)
 
 
-def runbook_text() -> str:
-    program = f"{ROOT}/tests/dflash/fake_server.py"
-    server = (
-        "      engine: command\n"
-        f"      command: [{sys.executable}, {program}, 'port-{{port}}', --port,\n"
-        '        "{port}", --api, openai, --say, thought, --delay, "1.0"]\n'
-        "      device: cpu\n"
-        "      model: /none"
-    )
-    ports = free_ports(4)
+def runbook_text(engine: Engine) -> str:
+    ports = free_ports(2 * engine.each)
     servers = (
-        SERVE.replace("HOST", name).replace("PORTS", str(own)).replace("SERVER", server)
-        for name, own in ((LEFT, ports[:2]), (RIGHT, ports[2:]))
+        SERVE.replace("HOST", name).replace("PORTS", str(own)).replace("SERVER", engine.args)
+        for name, own in ((LEFT, ports[: engine.each]), (RIGHT, ports[engine.each :]))
     )
     text = RUNBOOK.replace("SERVERS", "\n".join(servers))
-    return text.replace("VENV", sys.prefix).replace("API", "openai")
+    return text.replace("VENV", sys.prefix).replace("API", engine.api)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ENGINES)
 def test_every_record_exactly_once(
-    tmp_path: Path, machines: dict[str, Machine], s3_server: str, s3_keys: dict[str, str]
+    kind: Callable[[Path], Engine],
+    tmp_path: Path,
+    machines: dict[str, Machine],
+    s3_server: str,
+    s3_keys: dict[str, str],
 ) -> None:
     del s3_keys
+    engine = kind(tmp_path)
     store = boto3.client("s3", endpoint_url=s3_server)
     store.create_bucket(Bucket="bucket")
     prompts = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{n}", "messages": [{"role": "user", "content": f"q {n}"}]}
-            for n in range(PROMPTS)]  # fmt: skip
+            for n in range(engine.prompts)]  # fmt: skip
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = runbook_text()
+    text = runbook_text(engine)
     params = {"endpoint": s3_server, "prompts": str(prompts)}
     left, right = machines[LEFT], machines[RIGHT]
     seen: list[str] = []
+    enough = engine.prompts // 20
 
     def listen(event: Event) -> None:
         """Both in the middle of the work, whichever is seen first."""
-        if isinstance(event, Progressed) and (event.progress.get("done") or 0) >= PROMPTS // 20:
+        if isinstance(event, Progressed) and (event.progress.get("done") or 0) >= enough:
             if event.task == "generate@right" and "power lost" not in seen:
                 seen.append("power lost")
                 right.lose_power()
@@ -268,7 +316,7 @@ def test_every_record_exactly_once(
     assert attempts["generate@left"] == ["verified"], "a cut is no reason to start again"
     assert attempts["generate@right"] == ["lost", "verified"]
     assert why == "lost_reboot"
-    assert serves == [2, 2]
+    assert serves == [2] * engine.each
     found: list[str] = []
     for name in (LEFT, RIGHT):
         there = machines["desk"].folder / "work" / "completions" / name

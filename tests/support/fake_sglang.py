@@ -9,6 +9,7 @@
     busy       /health answers 503, generations hang, and the tokens in /metrics grow
     delay, ids how long a generation takes, and its token ids
     running    this many requests in /metrics
+    silent     as while a model is loaded: nothing listens on its port yet
     says       lines for the error stream, then exit with `exit`: a start that fails
 """
 
@@ -105,6 +106,8 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
 if told().get("says") is not None:
     print(chr(10).join(told()["says"]), file=sys.stderr, flush=True)
     sys.exit(told().get("exit", 1))
+while told().get("silent"):
+    time.sleep(0.05)
 print("The server is fired up and ready to roll!", file=sys.stderr, flush=True)
 ThreadingHTTPServer(("127.0.0.1", args.port), Handler).serve_forever()
 '''

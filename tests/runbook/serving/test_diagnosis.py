@@ -21,6 +21,11 @@ SAID = {
     "driver": "RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
     "no_gpu": "RuntimeError: No CUDA GPUs are available",
     "kernel": "ImportError: /v/sgl_kernel/common_ops.abi3.so: undefined symbol: _ZN3c104cuda9",
+    "package": "ModuleNotFoundError: No module named 'xgrammar'",
+    "permission": "PermissionError: [Errno 13] Permission denied: '/models/m/config.json'",
+    "template": "RuntimeError: Chat template /m/none.jinja is not a built-in template name or a"
+                " valid chat template file path.",
+    "drafter": "ValueError: DFLASH target_layer_ids contains an out-of-range layer id.",
     "weights": "safetensors_rust.SafetensorError: Error while deserializing header: incomplete"
                " metadata, file not fully covered",
     "model": "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/m/x'.",
@@ -52,6 +57,13 @@ def test_each_cause_is_found_among_noise(kind: str) -> None:
     assert found.kind == kind
     assert found.line == SAID[kind]
     assert found.next
+
+
+def test_the_program_text_of_a_traceback_says_nothing() -> None:
+    quoted = '    raise OSError(f"{path} is not a valid JSON file")\n    raise MemoryError\n'
+    found = diagnose(f"Traceback (most recent call last):\n{quoted}KeyError: 'x'\n")
+    assert found is not None
+    assert (found.kind, found.line) == ("exception", "KeyError: 'x'")
 
 
 def test_noise_is_no_diagnosis() -> None:

@@ -1,0 +1,385 @@
+"""Starts of real SGLang that fail, each provoked for real and taken the whole way: step, job, log,
+diagnosis, what status says.
+
+The quickest are always run; the others load a model first, and belong to the soak. What a CPU
+cannot provoke is in test_last_words.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runbook.test_fleet import free_ports
+from tests.support.failing_servers import Failing, Told, told, workspace, wrap
+from tests.support.sglang_server import serve_python, session_members
+from tests.support.toy_model import make_toy_model
+from tests.support.workspaces import states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from runbook.service import Service
+
+REPORT = "RUNBOOK_REPORT"
+BLOCKED = """\
+import os, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == os.environ["BLOCKED"]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+"""A package that was left out of the environment."""
+
+
+LISTEN = """\
+import socket, sys, time
+listener = socket.socket()
+flag, *words = sys.argv[1:]
+listener.bind(("0.0.0.0", int(words[words.index(flag) + 1])))
+listener.listen()
+time.sleep(3600)
+"""
+"""Somebody who comes between our look at a port and the server's own."""
+KILL_WHILE_LOADING = """\
+import os, signal, time
+while True:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            title = open(f"/proc/{name}/cmdline", "rb").read()
+            if title.startswith(b"sglang::scheduler") and os.getsid(int(name)) == os.getsid(0):
+                raise SystemExit(os.kill(int(name), signal.SIGKILL))
+        except OSError:
+            pass
+    time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provoked:
+    """A way to make a start fail, and what is to be said of it."""
+
+    kind: str
+    said: str
+    """In the line of the log that counts."""
+    how: str
+    given: Callable[[World], dict[str, Any]] = lambda _: {}
+    before: Callable[[World], str] = lambda _: ""
+    final: bool = True
+
+
+class World:
+    """Folders that are bad in one way each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.toy = make_toy_model(folder / "toy").path
+        (folder / "absent").mkdir()
+        (folder / "absent" / "sitecustomize.py").write_text(BLOCKED)
+
+    def model(self, name: str, *, without: tuple[str, ...] = (), **edits: Any) -> dict[str, Any]:
+        """A copy of the model without some files, and with other things in its config.json."""
+        copy = self.folder / name
+        shutil.copytree(self.toy, copy, ignore=lambda *_: without)
+        if edits:
+            config = copy / "config.json"
+            config.write_text(json.dumps(json.loads(config.read_text()) | edits))
+        return {"model": str(copy)}
+
+    def cut(self, name: str, file: str, size: int) -> dict[str, Any]:
+        """One whose file ends early, as an interrupted copy leaves it."""
+        given = self.model(name)
+        os.truncate(Path(given["model"]) / file, size)
+        return given
+
+    def blocked(self, package: str) -> str:
+        return f'export PYTHONPATH="{self.folder}/absent" BLOCKED={package}'
+
+    def beside(self, name: str, program: str, *words: str) -> str:
+        """A program that runs beside the server, in its session; it gets its arguments."""
+        (self.folder / f"{name}.py").write_text(program)
+        return f'python3 "{self.folder}/{name}.py" {" ".join(words)} "$@" &'
+
+    def full(self) -> str:
+        """A file system of its own without a free byte, for caches and temporary files."""
+        place = self.folder / "full"
+        return f"export TMPDIR={place} HOME={place} XDG_CACHE_HOME={place}"
+
+
+def extra(*words: str) -> Callable[[World], dict[str, Any]]:
+    return lambda _: {"extra": list(words)}
+
+
+def given(**args: Any) -> Callable[[World], dict[str, Any]]:
+    return lambda _: args
+
+
+AT_ONCE = {
+    # `extra` is held against the flags of the release: of one that is not known it is passed on.
+    "flag": Provoked(
+        kind="flag", said="--cuda-graph-max-bs", how="a flag of an older release",
+        given=given(version="0.9.9", extra=["--cuda-graph-max-bs", "8"]),
+    ),
+    "no-folder": Provoked(
+        kind="model", said="Repo id must be in the form", how="a folder that is not there",
+        given=lambda world: {"model": f"{world.folder}/nowhere"},
+    ),
+    "no-package": Provoked(
+        kind="package", said="No module named 'xgrammar'", how="a package left out of the venv",
+        before=lambda world: world.blocked("xgrammar"),
+    ),
+    "dflash-on-cpu": Provoked(
+        kind="backend", said="DFLASH speculative decoding is not supported",
+        how="a drafter on a machine without a GPU",
+        given=lambda world: {"extra": ["--speculative-algorithm", "DFLASH",
+                                       "--speculative-draft-model-path", str(world.toy)]},
+    ),
+}  # fmt: skip
+LATE = {
+    "choice": Provoked(
+        kind="flag", said="invalid choice: 'int4'", how="a dtype that it does not have",
+        given=given(dtype="int4"),
+    ),
+    "parser": Provoked(
+        kind="flag", said="nonsense", how="a reasoning parser that it does not have",
+        given=given(reasoning_parser="nonsense"),
+    ),
+    "template": Provoked(
+        kind="template", said="nothing.jinja", how="a chat template that is not there",
+        given=extra("--chat-template", "/models/nothing.jinja"),
+    ),
+    "no-config": Provoked(
+        kind="model", said="Unrecognized model", how="no config.json",
+        given=lambda world: world.model("no-config", without=("config.json",)),
+    ),
+    "torn-config": Provoked(
+        kind="model", said="is not a valid JSON file", how="config.json cut off",
+        given=lambda world: world.cut("torn-config", "config.json", 40),
+    ),
+    "no-tokenizer": Provoked(
+        kind="model", said="okenizer", how="no tokenizer files",
+        given=lambda world: world.model(
+            "no-tokenizer", without=("tokenizer.json", "tokenizer_config.json")),
+    ),
+    "no-weights": Provoked(
+        kind="model", said="Cannot find any model weights", how="no safetensors",
+        given=lambda world: world.model("no-weights", without=("model.safetensors",)),
+    ),
+    "cut-weights": Provoked(
+        kind="weights", said="SafetensorError", how="model.safetensors cut off",
+        given=lambda world: world.cut("cut-weights", "model.safetensors", 200_000),
+    ),
+    "empty-weights": Provoked(
+        kind="weights", said="SafetensorError", how="model.safetensors of 0 bytes",
+        given=lambda world: world.cut("empty-weights", "model.safetensors", 0),
+    ),
+    "other-shapes": Provoked(
+        kind="weights", said="size", how="weights of a model of another width",
+        given=lambda world: world.model("other-shapes", intermediate_size=64),
+    ),
+    "small-vocabulary": Provoked(
+        kind="weights", said="size", how="a tokenizer of another model: ids beyond the vocabulary",
+        given=lambda world: world.model("small-vocabulary", vocab_size=100),
+    ),
+    "architecture": Provoked(
+        kind="architecture", said="NobodyForCausalLM", how="an architecture that nobody knows",
+        given=lambda world: world.model("architecture", architectures=["NobodyForCausalLM"]),
+    ),
+    "context": Provoked(
+        kind="context", said="context_length", how="context_length beyond the model's",
+        given=given(context_length=99999),
+    ),
+    "pool": Provoked(
+        kind="pool", said="Not enough memory", how="mem_fraction that leaves no pool",
+        given=given(mem_fraction=0.0001),
+    ),
+    "tp": Provoked(
+        kind="tp", said="divisible", how="tp 3 for 2 attention heads",
+        given=extra("--tensor-parallel-size", "3"),
+        before=lambda _: 'export SGLANG_CPU_OMP_THREADS_BIND="0|1|0"',
+    ),
+    "no-gpu": Provoked(
+        kind="no_gpu", said="", how="device cuda on a machine without a GPU",
+        given=given(device="cuda"),
+    ),
+    "hicache": Provoked(
+        kind="backend", said="", how="the hierarchical cache without CUDA",
+        given=extra("--enable-hierarchical-cache", "--hicache-size", "1"),
+    ),
+    "attention": Provoked(
+        kind="backend", said="", how="an attention backend for Hopper on a CPU",
+        given=extra("--attention-backend", "fa3"),
+    ),
+    "no-memory": Provoked(
+        kind="oom", said="", how="`ulimit -v` of 6 GB",
+        before=lambda _: "ulimit -v 6000000",
+    ),
+    "huge-pool": Provoked(
+        kind="oom", said="allocate", how="a KV pool of terabytes",
+        given=given(max_total_tokens=4_000_000_000),
+    ),
+    "no-permission": Provoked(
+        kind="permission", said="Permission denied", how="a model folder of another user, 0700",
+        given=lambda world: closed(world),
+        before=lambda _: as_nobody(),
+    ),
+    "full-disk": Provoked(
+        kind="disk", said="No space left on device", how="a full file system under TMPDIR and HOME",
+        before=lambda world: world.full(), final=False,
+    ),
+    "watchdog": Provoked(
+        kind="watchdog", said="watchdog timeout", how="a watchdog of 10 ms",
+        given=extra("--watchdog-timeout", "0.01"), final=False,
+    ),
+    "port": Provoked(
+        kind="port", said="in use", how="a listener that comes between the check and the bind",
+        before=lambda world: world.beside("listen", LISTEN, "--port"), final=False,
+    ),
+    "nccl-port": Provoked(
+        kind="port", said="in use", how="the same for the second port",
+        before=lambda world: world.beside("listen", LISTEN, "--nccl-port"), final=False,
+    ),
+    "killed-while-loading": Provoked(
+        kind="killed", said="exit code -9", how="SIGKILL of the scheduler when it loads",
+        before=lambda world: world.beside("kill", KILL_WHILE_LOADING), final=False,
+    ),
+    "killed": Provoked(
+        kind="killed", said="exit code -9", how="SIGKILL of the scheduler when it serves",
+        final=False,
+    ),
+    "crash": Provoked(
+        kind="crash", said="exit code -11", how="SIGSEGV of the scheduler when it serves",
+        final=False,
+    ),
+}  # fmt: skip
+AFTER = {"killed": signal.SIGKILL, "crash": signal.SIGSEGV}
+"""Done to the scheduler of one that serves."""
+
+
+def closed(world: World) -> dict[str, Any]:
+    made = world.model("closed")
+    Path(made["model"]).chmod(0o700)
+    return made
+
+
+def as_nobody() -> str:
+    """The rest of the script as another user, who may not look into the model's folder."""
+    return 'if [ "$(id -u)" = 0 ]; then exec setpriv --reuid 65534 --clear-groups "$0" "$@"; fi'
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    tmp_path.chmod(0o755)
+    return World(tmp_path / "world")
+
+
+def base(world: World) -> dict[str, Any]:
+    return {"model": str(world.toy), "served_name": "m", "device": "cpu", "dtype": "float32",
+            "max_total_tokens": 2048, "stagger": 0, "grace": 5, "ready_within": "10m"}  # fmt: skip
+
+
+def servers(world: World, chosen: dict[str, Provoked]) -> list[Failing]:
+    real = serve_python().with_name("sglang")
+    found = []
+    for (name, one), port in zip(chosen.items(), free_ports(len(chosen)), strict=True):
+        venv = wrap(world.folder / "venvs" / name, real, one.before(world))
+        found.append(
+            Failing(name=name, given={"venv": str(venv), "port": port, **one.given(world)})
+        )
+    return found
+
+
+def problem(one: Provoked, found: Told) -> str:
+    """What is not as it should be."""
+    line = found.reason.partition("Its log: ")[2]
+    if (found.kind, found.final) == (one.kind, one.final) and one.said in line:
+        return ""
+    words = found.log.strip().splitlines()[-25:]
+    return f"{found.kind!r} and not {one.kind!r}: {found.reason}\n" + "\n".join(words)
+
+
+def test_the_quickest(tmp_path: Path, world: World) -> None:
+    with workspace(tmp_path, servers(world, AT_ONCE), base(world)) as service:
+        assert service.run().outcome == "failed"
+        wrong = {name: problem(one, told(service, name)) for name, one in AT_ONCE.items()}
+        assert not any(wrong.values()), "\n".join(wrong.values())
+        assert "write --cuda-graph-max-bs-decode" in told(service, "flag").reason
+
+
+@pytest.fixture
+def full_disk(world: World) -> Iterator[None]:
+    """Mounted, if we may."""
+    place = world.folder / "full"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True)
+    with contextlib.suppress(OSError):
+        (place / "fill").write_bytes(b"x" * 100_000)
+    yield
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.skipif("RUNBOOK_SOAK" not in os.environ, reason="make soak: 28 starts of SGLang")
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.timeout(7000)
+def test_the_others(tmp_path: Path, world: World) -> None:
+    """All are tried before anything is judged; RUNBOOK_REPORT names a file for the table."""
+    chosen = {name: one for name, one in LATE.items()
+              if name in os.environ.get("RUNBOOK_ONLY", name).split(",")}  # fmt: skip
+    wrong: dict[str, str] = {}
+    with workspace(tmp_path, servers(world, chosen), base(world)) as service:
+        for name, one in chosen.items():
+            began = time.monotonic()
+            provoke(service, name)
+            found = told(service, name)
+            wrong[name] = problem(one, found)
+            note(name, one, found, wrong[name], time.monotonic() - began)
+    assert not any(wrong.values()), "\n\n".join(filter(None, wrong.values()))
+
+
+def provoke(service: Service, name: str) -> None:
+    """Starts one, and kills its scheduler when it is one that serves first."""
+    service.run(only=[name])
+    if name in AFTER:
+        assert states(service)[name] == "serving", service.snapshot().task(name).reason
+        kill_scheduler(service, name, AFTER[name])
+        service.run(only=[name])
+
+
+def kill_scheduler(service: Service, name: str, number: signal.Signals) -> None:
+    snapshot = service.snapshot()
+    attempt = snapshot.latest_attempt(name)
+    assert attempt is not None
+    pid = service._hosts.of_role(snapshot, "box").poll([attempt.id])[attempt.id].pid
+    assert pid is not None
+    schedulers = [
+        member for member in session_members(os.getsid(pid))
+        if b"sglang::scheduler" in Path(f"/proc/{member}/cmdline").read_bytes()
+    ]  # fmt: skip
+    assert schedulers, session_members(os.getsid(pid))
+    os.kill(schedulers[0], number)
+
+
+def note(name: str, one: Provoked, found: Told, wrong: str, seconds: float) -> None:
+    """A row of the table in docs/faults.md, and the log beside it."""
+    report = os.environ.get(REPORT)
+    if report is None:
+        return
+    mark = "" if not wrong else " **wrong**"
+    line = " ".join(found.reason.partition("Its log: ")[2].split())[:120]
+    row = f"| {one.how} | `{found.kind}`{mark} | {line} | {seconds:.0f} s |\n"
+    with Path(report).open("a") as file:
+        file.write(row)
+    Path(f"{report}.{name}.log").write_text(f"{found.reason}\n\n{found.log}")
