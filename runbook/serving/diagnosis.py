@@ -136,7 +136,8 @@ RULES = (
          "a disk is full", "free some, or another folder for caches", final=False),
     Rule("backend", r"[Aa]ttention backend.{0,80}not (?:supported|available)|0 active drivers|"
          r"requires? (?:CUDA|a GPU)|(?:backend|model impl).{0,40} is only supported on|"
-         r"only supports CUDA|decoding is not supported by|torch\.cuda.{0,40}not available",
+         r"only supports CUDA|[Bb]ackend requires SM|decoding is not supported by|"
+         r"torch\.cuda.{0,40}not available",
          "a feature needs hardware that this machine lacks",
          "take it out of the task (speculation, the host cache and hybrid models need a GPU)"),
     Rule("drafter", r"Error: .*(?:\bD(?:FLASH|Flash)\b|--speculative-|[Dd]raft model)",

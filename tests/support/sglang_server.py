@@ -81,27 +81,6 @@ def sglang_server(
             stop_group(launcher)
 
 
-def start_and_fail(*starts: list[str], folder: Path) -> list[str]:
-    """What each of these command lines (after `sglang`) says until it ends; side by side."""
-    program = str(serve_python().with_name("sglang"))
-    running = []
-    for number, words in enumerate(starts):
-        log = folder / f"failing-{number}.log"
-        with log.open("wb") as out:
-            launcher = subprocess.Popen(
-                [program, *words], env=_environment(), stdin=subprocess.DEVNULL, stdout=out,
-                stderr=out, start_new_session=True,
-            )  # fmt: skip
-        running.append((launcher, log))
-    try:
-        for launcher, _ in running:
-            assert launcher.wait(START_SECONDS) != 0
-    finally:
-        for launcher, _ in running:
-            stop_group(launcher)
-    return [log.read_text(errors="replace") for _, log in running]
-
-
 def _environment() -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
     return env | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

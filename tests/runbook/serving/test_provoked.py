@@ -81,6 +81,15 @@ class Provoked:
     final: bool = True
 
 
+IN_A_SMALL_GROUP = """\
+group=/sys/fs/cgroup/memory/runbook-test-$$ limit=memory.limit_in_bytes
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+  group=/sys/fs/cgroup/runbook-test-$$ limit=memory.max
+fi
+mkdir $group && echo 1000000000 > $group/$limit && echo $$ > $group/cgroup.procs"""
+"""Empty groups stay until the machine is started anew."""
+
+
 class World:
     """Folders that are bad in one way each."""
 
@@ -186,10 +195,6 @@ LATE = {
         kind="weights", said="SafetensorError", how="model.safetensors of 0 bytes",
         given=lambda world: world.cut("empty-weights", "model.safetensors", 0),
     ),
-    "other-shapes": Provoked(
-        kind="weights", said="size", how="weights of a model of another width",
-        given=lambda world: world.model("other-shapes", intermediate_size=64),
-    ),
     "small-vocabulary": Provoked(
         kind="weights", said="size", how="a tokenizer of another model: ids beyond the vocabulary",
         given=lambda world: world.model("small-vocabulary", vocab_size=100),
@@ -216,7 +221,7 @@ LATE = {
         given=given(device="cuda"),
     ),
     "hicache": Provoked(
-        kind="backend", said="", how="the hierarchical cache without CUDA",
+        kind="no_gpu", said="not compiled with CUDA", how="the hierarchical cache without CUDA",
         given=extra("--enable-hierarchical-cache", "--hicache-size", "1"),
     ),
     "attention": Provoked(
@@ -227,9 +232,9 @@ LATE = {
         kind="oom", said="", how="`ulimit -v` of 6 GB",
         before=lambda _: "ulimit -v 6000000",
     ),
-    "huge-pool": Provoked(
-        kind="oom", said="allocate", how="a KV pool of terabytes",
-        given=given(max_total_tokens=4_000_000_000),
+    "cgroup": Provoked(
+        kind="killed", said="exit code -9", how="a memory control group of 1 GB: the kernel kills",
+        before=lambda _: IN_A_SMALL_GROUP, final=False,
     ),
     "no-permission": Provoked(
         kind="permission", said="Permission denied", how="a model folder of another user, 0700",
