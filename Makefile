@@ -29,7 +29,7 @@ soak: dev serve system  ## long campaigns: all faults, many more kills (RUNBOOK_
 	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults tests/dflash/test_generate_kills.py
 	RUNBOOK_TRANSFER_BYTES=1073741824 RUNBOOK_LOG_BYTES=10737418240 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/remote/test_transfer.py tests/remote/test_logs.py
 	RUNBOOK_SOAK=1 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/tui/test_soak.py
-	RUNBOOK_SOAK=1 RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/serving
+	RUNBOOK_SOAK=1 RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/serving tests/runbook/test_two_hosts.py
 	RUNBOOK_INSTALL=1 $(ENVS)/dev/bin/python -m pytest tests/test_packaging.py
 
 check: dev  ## format, lint, types, import contracts

@@ -8,11 +8,13 @@ proves right. Never writes over files that are not the model's, nor over a copy 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,8 @@ from remote.payloads.model_sources import (
 )
 
 MEMORY_TYPES = ("tmpfs", "ramfs")
+# Of Linux; the module fcntl has them only there.
+F_SETSIG, F_SETLEASE = 10, 1024
 
 
 class Place(NamedTuple):
@@ -169,20 +173,40 @@ def users_of(dest: Path) -> List[int]:
     """Processes that were started with the folder, or have a file of it open or mapped."""
     inside, found = os.fsencode("%s/" % dest), []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        words: List[bytes] = []
+        used = False
+        with contextlib.suppress(OSError):  # it ended, or is another user's: its words are for all
             words = (process / "cmdline").read_bytes().split(b"\0")
-            named = any(inside in word.rstrip(b"/") + b"/" for word in words)
-            mapped = inside in (process / "maps").read_bytes()
-            held = any(
+            used = any(inside in word.rstrip(b"/") + b"/" for word in words)
+            used = used or inside in (process / "maps").read_bytes()
+            used = used or any(
                 os.fsencode(os.readlink(link)).startswith(inside)
                 for link in (process / "fd").iterdir()
             )
-        except OSError:  # it ended, or is another user's
-            continue
         copier = any(word.endswith(b"model_copy.py") for word in words)
-        if (named or mapped or held) and not copier and int(process.name) != os.getpid():
+        if used and not copier and int(process.name) != os.getpid():
             found.append(int(process.name))
     return found
+
+
+def is_open(path: Path) -> bool:
+    """Whether anybody has a file open or mapped, by the kernel's word: it grants no lease then.
+
+    That counts who is not in our /proc too: in another container, or hidden from us. A file system
+    without leases, or a file that is not ours, says nothing.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        # Whoever opens it at this moment waits for us, and we are told: not by a signal that kills.
+        fcntl.fcntl(file, F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    else:
+        fcntl.fcntl(file, F_SETLEASE, fcntl.F_UNLCK)
+        return False
+    finally:
+        os.close(file)
 
 
 def copy_all(args: argparse.Namespace, place: Place, model: Model) -> None:
@@ -285,6 +309,12 @@ def refuse_use(dest: Path) -> None:
             "%s is used by %s" % (dest, ", ".join("process %d" % pid for pid in users[:5])),
             "stop what uses it first; `runbook run` stops servers by their `stop` task",
         )
+    for name in files_below(dest) if dest.is_dir() else ():
+        if is_open(dest / name):
+            raise Refused(
+                "%s/%s is open in a process that we cannot see" % (dest, name),
+                "look in other containers that share %s, and as root: `fuser -v`" % dest.parent,
+            )
 
 
 def copy_somewhere(args: argparse.Namespace, place: Place, model: Model) -> Place:

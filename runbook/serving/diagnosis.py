@@ -84,7 +84,7 @@ RULES = (
          "CUDA of the environment and the driver of the machine do not fit",
          "update the driver, or make the environment for the CUDA version that `nvidia-smi` shows"),
     Rule("no_gpu", r"No CUDA GPUs are available|no CUDA-capable device|invalid device ordinal|"
-         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
+         r"Torch not compiled with CUDA enabled|has no attribute '_cuda_|Found no NVIDIA driver",
          "it sees no GPU", "compare `gpus` with `nvidia-smi -L`, and the environment's torch: "
          "`runbook host probe ROLE`"),
     Rule("kernel", r"with minimum required version|less than the minimum required version|"
@@ -106,6 +106,9 @@ RULES = (
          r"deserializing header|HeaderTooLarge|PytorchStreamReader failed",
          "a weight file is cut off or damaged",
          "copy the model anew: `runbook verify` its task, then `runbook retry` it"),
+    Rule("shapes", r"loaded_weight\.shape|size mismatch for|[Ss]hape mismatch.{0,60}weight",
+         "its weights are of another shape than its config.json says",
+         "take all files of one model: copy it anew from its source"),
     Rule("model", r"Repo id must (?:be in the form|use)|does not appear to have a file named|"
          r"is not a local folder and is not a valid model identifier|LocalEntryNotFoundError|"
          r"OfflineModeIsEnabled|Unrecognized model in|is not a valid JSON file|"

@@ -210,3 +210,28 @@ def test_a_copy_in_use_is_left_alone_and_reclaimed_afterwards(tmp_path: Path) ->
     assert run("--reclaim")["bytes"] == 1000
     assert not shm.exists()
     assert run("--reclaim")["bytes"] == 0
+
+
+def test_a_copy_that_somebody_we_cannot_see_has_open_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another container shares /dev/shm, or /proc hides other users: the kernel knows."""
+    source, shm = tmp_path / "model", tmp_path / "shm"
+    source.mkdir()
+    (source / "a.safetensors").write_bytes(b"a" * 1000)
+    folders = ["--source", str(source), "--shm", str(shm), "--disk", str(shm), "--no-shm"]
+    model_copy.make(model_copy.arguments(folders))
+    reclaim = model_copy.arguments([*folders, "--reclaim"])
+    monkeypatch.setattr(model_copy, "users_of", lambda _: [])
+    code = (
+        "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=1);"
+        "f.close(); print(flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", code, str(shm / "a.safetensors")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hidden:
+        assert hidden.stdout is not None
+        hidden.stdout.readline()
+        with pytest.raises(Refused, match="open in a process that we cannot see"):
+            model_copy.make(reclaim)
+        hidden.communicate()
+    assert model_copy.make(reclaim)["bytes"] == 1000

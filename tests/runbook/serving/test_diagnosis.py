@@ -28,6 +28,8 @@ SAID = {
     "drafter": "ValueError: DFLASH target_layer_ids contains an out-of-range layer id.",
     "weights": "safetensors_rust.SafetensorError: Error while deserializing header: incomplete"
                " metadata, file not fully covered",
+    "shapes": "AssertionError: self.org_vocab_size=100 self.use_presharded_weights=False"
+              " loaded_weight.shape[output_dim]=384",
     "model": "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/m/x'.",
     "architecture": "ValueError: Model architectures ['Foo'] are not supported for now.",
     "context": "ValueError: User-specified context_length (99999) is greater than the derived"
