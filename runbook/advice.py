@@ -6,12 +6,13 @@ from itertools import takewhile
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from runbook.placement import unsettled
 from runbook.reasons import STOPPED_BY, all_done, is_void, other_key, stop_pending
 from runbook.rented import HERE, where
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
 from state.claims import RUN
-from state.graph import ready
+from state.graph import descendants, ready
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -136,8 +137,11 @@ def _running(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextA
     return NextAction(verb="run", task=moving[0].id, command="runbook run", reason=reason)
 
 
-def _gated(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+def _gated(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+    above = unsettled(snapshot)
     for task in tasks:
+        if task.id in above:
+            continue  # what it was made from was changed: that is to be settled first
         if task.state is TaskState.GATED and task.reason.startswith(STOPPED_BY):
             reason = f"{task.id} was {task.reason}; it runs again when somebody says so"
             return _on(task, "retry", reason, person=True)
@@ -155,8 +159,18 @@ def _stale(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAc
             gone = any(check.verdict == "fail" for check in snapshot.checks_of(task.id))
             if is_void(task) and not gone:
                 return _on(task, "verify", reason)
-            return _on(task, "retry", reason, person=not is_void(task))
+            if is_void(task) or not _was_used(snapshot, task):
+                return _on(task, "retry", reason, person=not is_void(task))
+            reason += f"; `runbook skip {quote(task.id)} --reason ...` keeps what it made"
+            command = f"runbook retry {quote(task.id)} --below"
+            return _on(task, "retry", reason, command, person=True)
     return None
+
+
+def _was_used(snapshot: Snapshot, task: Task) -> bool:
+    """Whether done work was made from what this task made."""
+    done = {t.id for t in snapshot.tasks if t.state is TaskState.DONE}
+    return not done.isdisjoint(descendants(snapshot, task.id))
 
 
 def _ready(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:

@@ -1,7 +1,8 @@
 """Which ready tasks may start now, and what the others wait for. Pure: from one snapshot.
 
-Three things hold a ready task back: a resource that another task has on the same machine, room in
-its shared memory, and limits on how many jobs run at once. The answer names who has it.
+Four things hold a ready task back: a resource that another task has on the same machine, room in
+its shared memory, limits on how many jobs run at once, and an edit to what its inputs were made
+from that nobody has settled. The answer names who has it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from runbook.reasons import is_void
 from state import AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState, UnknownHost
-from state.graph import ready
+from state.graph import ready, topological
 from state.transitions import RUNNING, TERMINAL
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ JOBS_PER_HOST = 4
 """Where `limits.per_host` says nothing."""
 SHM = "shm:"
 NAMED = 4
+BELOW = "it is stale, and what the task uses was made from it"
 GONE = frozenset({FailureClass.LOST_REBOOT, FailureClass.LOST_REBUILT})
 
 
@@ -46,18 +49,42 @@ def place(
         wanted: whether a task is in the scope of this run.
         refused: tasks that could not be started and are not tried again.
     """
-    room = _Room.of(snapshot)
+    room, above = _Room.of(snapshot), unsettled(snapshot)
     start, waiting = [], {}
     for task in ready(snapshot):
         if task.id in refused or not wanted(task):
             continue
-        why = room.missing(task)
+        edited = above.get(task.id)
+        why = f"waits until {edited} is settled: {BELOW}" if edited else room.missing(task)
         if why:
             waiting[task.id] = why
         else:
             room.take(task)
             start.append(task)
     return Placement(start=tuple(start), waiting=waiting)
+
+
+def unsettled(snapshot: Snapshot) -> dict[str, str]:
+    """Task -> a stale task from which its inputs were made, with others in between.
+
+    A task waits by its state for what it needs directly. One that is done stays done when what it
+    was made from turns stale, so what comes after it has to look further up: nothing is published
+    that rests on a value somebody has just changed. A task whose host alone has changed is not
+    meant, since its results were made as they are asked for, and elsewhere they may live on; nor
+    is what somebody skipped.
+    """
+    stale = {t.id for t in snapshot.tasks if t.state is TaskState.STALE and not is_void(t)}
+    if not stale:
+        return {}
+    tasks = {task.id: task for task in snapshot.tasks if not task.removed}
+    found: dict[str, str] = {}
+    for name in topological(tuple(tasks.values())):
+        for need in tasks[name].needs:
+            above = need.task if need.task in stale else found.get(need.task)
+            skipped = need.task in tasks and tasks[need.task].state is TaskState.SKIPPED
+            if above and not skipped and need.condition != "any":
+                found.setdefault(name, above)
+    return found
 
 
 def holders(snapshot: Snapshot) -> Iterator[Task]:

@@ -11,6 +11,7 @@ from runbook.cli.acting import Acting, acting
 from runbook.cli.common import answer, json_option, token_option, use_token
 from runbook.cli.follow import Follow
 from runbook.errors import RunbookError
+from runbook.placement import BELOW, unsettled
 from runbook.reader import Reader
 from runbook.service import Service, ignore
 from runbook.views import task_row
@@ -123,7 +124,12 @@ def gates_command(workspace: Path, as_json: bool) -> None:
     if as_json:
         answer("gate", snapshot.revision, {"tasks": [task_row(view, task) for task in waiting]})
         return
-    report.table([(task.id, report.clean(task.reason)) for task in waiting], width=report.WIDTH)
+    above = unsettled(snapshot)
+    said = {name: f"; first settle {first}: {BELOW}" for name, first in above.items()}
+    report.table(
+        [(task.id, report.clean(f"{task.reason}{said.get(task.id, '')}")) for task in waiting],
+        width=report.WIDTH,
+    )
     say_yes = report.located("`runbook gate approve TASK` says yes.")
     report.line(say_yes if waiting else "No task waits for a person.")
 

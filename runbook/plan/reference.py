@@ -115,6 +115,10 @@ A change of what results depend on: `step`, `with`, `host`, `needs`, the checks,
 Titles, phases, `retry`, `timeout`, `stall`, `estimate`, `budget`, `gate`, `limits` and the size
 of `shm_bytes` may change freely. `runbook plan` shows beforehand what an edit comes to.
 
+Nothing new starts on what was made from a task that an edit made stale, however far above it is:
+`runbook retry TASK --below` makes it all again, `runbook skip TASK --reason ...` keeps what is
+there.
+
 A reboot of a host makes those done tasks stale whose checks are about `/dev/shm`, ports or
 processes; another machine behind a role all that was made on the one before. `runbook verify`
 asks their checks again and brings back what still holds.
