@@ -116,7 +116,7 @@ Titles, phases, `retry`, `timeout`, `stall`, `estimate`, `budget`, `gate`, `limi
 of `shm_bytes` may change freely. `runbook plan` shows beforehand what an edit comes to.
 
 Nothing new starts on what was made from a task that an edit made stale, however far above it is:
-`runbook retry TASK --below` makes it all again, `runbook skip TASK --reason ...` keeps what is
+`runbook retry TASK --below` makes it all again, `runbook skip TASK --reason "..."` keeps what is
 there.
 
 A reboot of a host makes those done tasks stale whose checks are about `/dev/shm`, ports or
