@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.audit_report import render
 from dflash.completions import template_kwargs_of
 from dflash.errors import GateFailed
-from dflash.files import write_json, write_text
+from dflash.files import remove_asides, write_json, write_text
 from dflash.gates import RULES, judge, shortly
 from dflash.looker import Eye, Tally
 from dflash.sights import RENDERED, sight_of
@@ -34,7 +34,10 @@ GROWING = frozenset(
 
 
 class EarlyAudit:
-    """Looks at each row as it comes; raises GateFailed when a gate does not hold."""
+    """Looks at each row as it comes; raises GateFailed when a gate does not hold.
+
+    Only for one who holds the folder's lock.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class EarlyAudit:
         self._kwargs = template_kwargs_of(dict(settings), None)
         self._eye = Eye(tokenizer)
         self._all, self._latest = Tally(self._eye), Tally(self._eye)
+        remove_asides(folder / FOLDER)
 
     def replay(self, records: Iterable[dict[str, Any]], *, judge: bool) -> None:
         """The latest rows of earlier runs: what stopped those stops this one before it asks."""

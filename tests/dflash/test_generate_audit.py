@@ -93,6 +93,16 @@ def test_a_run_of_fewer_rows_is_judged_at_its_end(tmp_path, servers, prompts):
     assert len(server.seen()) == 20
 
 
+def test_what_a_kill_left_beside_the_report_goes_with_the_next_run(tmp_path, servers, prompts):
+    server, out = servers("--say", "thought"), tmp_path / "out"
+    (out / "early-audit").mkdir(parents=True)
+    (out / "early-audit" / ".report.json.11.part").write_text('{"pas')
+    generate(prompts(3), out, server)
+    assert {path.name for path in (out / "early-audit").iterdir()} == {
+        "report.json", "report.txt", "samples.json",
+    }  # fmt: skip
+
+
 def test_what_goes_wrong_later_is_seen_in_the_latest_rows(tmp_path, servers, prompts):
     """Of all rows it would be a quarter, which is allowed; of the latest it is all of them."""
     good, out = servers(), tmp_path / "out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,3 +112,13 @@ def bench(tmp_path: Path):
     made = Bench(tmp_path.resolve() / "root")
     yield made
     made.clean()
+
+
+@pytest.fixture
+def open_bench() -> Iterator[Bench]:
+    """Not in tmp_path: nobody else gets in there, whenever another session of pytest starts."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        made = Bench(Path(name).resolve() / "root")
+        yield made
+        made.clean()
