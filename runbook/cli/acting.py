@@ -67,7 +67,7 @@ def acting(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @json_option
         @click.pass_obj
         @wraps(function)
-        def command(workspace: Path, **given: Any) -> None:
+        def command(workspace: Path, /, **given: Any) -> None:
             ours = {name: given.pop(name) for name in ("expect_rev", "dry_run", "as_json")}
             function(Acting(verb=verb, workspace=workspace, **ours), **given)
 

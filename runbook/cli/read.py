@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.brief import BUDGET, EDITED, silent_hosts, to_markdown
+from runbook.brief import BUDGET, EDITED, to_markdown
+from runbook.brief_rows import silent_hosts
 from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader

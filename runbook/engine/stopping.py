@@ -38,19 +38,7 @@ def stop_attempt(
         then: where the task goes once the stop is verified: `gated` for a person's stop, which only
             a person takes back. With survivors it goes to `attention`.
     """
-    draining = task.kind is TaskKind.SERVICE and task.state is not TaskState.DRAINING
-    with world.store.write(lease=world.lease) as tx:
-        if attempt.state is not AttemptState.STOPPING:
-            tx.move_attempt(
-                attempt.id,
-                AttemptState.STOPPING,
-                expect={attempt.state},
-                evidence={WHY_STOPPED: reason},
-            )
-        if draining:
-            tx.move_task(task.id, TaskState.DRAINING, expect={task.state}, reason=reason)
-    if draining:
-        world.announce(task, TaskState.DRAINING, reason)
+    _mark_stopping(world, task, attempt, reason)
     job = attempt.detail.get("job") or {}
     report = host.stop(
         attempt.id, grace_s=float(job.get("grace_s", 20)), ports=tuple(job.get("ports", ()))
@@ -69,6 +57,8 @@ def stop_attempt(
         return report
     current = world.store.snapshot().task(task.id)
     stopped = report.state == "stopped"
+    to = then if stopped else TaskState.ATTENTION
+    why = reason if stopped else f"stop incomplete, still there: {survivors(report)}"
     with world.store.write(lease=world.lease) as tx:
         tx.move_attempt(
             attempt.id,
@@ -77,8 +67,6 @@ def stop_attempt(
             cls=cls,
             evidence={**report.evidence, "survivors": [dict(s) for s in report.survivors]},
         )
-        to = then if stopped else TaskState.ATTENTION
-        why = reason if stopped else f"stop incomplete, still there: {survivors(report)}"
         if to is TaskState.GATED:  # it would be ready to run again, but for the person's stop
             tx.move_task(task.id, TaskState.READY, expect={current.state}, reason=why)
             tx.move_task(task.id, TaskState.GATED, expect={TaskState.READY}, reason=why)
@@ -88,6 +76,23 @@ def stop_attempt(
             tx.move_task(task.id, TaskState.READY, expect={TaskState.FAILED}, reason=again)
     world.announce(task, to, why, attempt)
     return report
+
+
+def _mark_stopping(world: World, task: Task, attempt: Attempt, reason: str) -> None:
+    """Recorded before the host is asked: whoever comes after us sees the stop through."""
+    draining = task.kind is TaskKind.SERVICE and task.state is not TaskState.DRAINING
+    with world.store.write(lease=world.lease) as tx:
+        if attempt.state is not AttemptState.STOPPING:
+            tx.move_attempt(
+                attempt.id,
+                AttemptState.STOPPING,
+                expect={attempt.state},
+                evidence={WHY_STOPPED: reason},
+            )
+        if draining:
+            tx.move_task(task.id, TaskState.DRAINING, expect={task.state}, reason=reason)
+    if draining:
+        world.announce(task, TaskState.DRAINING, reason)
 
 
 def ended_before(task: Task, report: StopReport) -> bool:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runbook.plan.model import (
-    EXACT,
-    NEVER_RETRIED,
-    RETRYABLE,
-    LikeFile,
-    PlannedTask,
-    TaskFile,
-)
 from runbook.plan.names import Names
 from runbook.plan.problems import listed
 from runbook.plan.references import Reference, references, texts
+from runbook.plan.shape import EXACT, NEVER_RETRIED, RETRYABLE, LikeFile, TaskFile
 from runbook.plan.validate import validated
 from runbook.steps import STEP_TYPES
 from runbook.steps.checks import CHECKS
@@ -24,6 +17,7 @@ from state.graph import find_cycle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from runbook.plan.model import PlannedTask
     from runbook.plan.yaml_reader import At
 
 

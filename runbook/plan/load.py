@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.plan.families import Member, members
 from runbook.plan.judging import Judging
-from runbook.plan.model import (
-    NOT_SECRETS,
-    LikeFile,
-    PlannedTask,
-    Runbook,
-    RunbookFile,
-    Scalar,
-    TaskFile,
-)
+from runbook.plan.model import PlannedTask, Runbook
 from runbook.plan.names import UNSAID
 from runbook.plan.parameters import parameter
 from runbook.plan.problems import PlanError, Problem, listed, nearest
 from runbook.plan.references import KEEP, Reference, put_in, references, spread
+from runbook.plan.shape import NOT_SECRETS, LikeFile, RunbookFile, Scalar, TaskFile
 from runbook.plan.validate import valid_part, validated
 from runbook.plan.yaml_reader import At, read_yaml
 from runbook.steps import STEP_TYPES

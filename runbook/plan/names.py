@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from runbook.plan.families import Member
-    from runbook.plan.model import Scalar, TaskFile
+    from runbook.plan.shape import Scalar, TaskFile
     from runbook.plan.yaml_reader import At, Document
 
 # Where references that wait for a host or a result may stand; elsewhere only parameters.
@@ -31,7 +31,7 @@ UNSAID = "\0unsaid"
 @cache
 def known_keys() -> frozenset[str]:
     """The keys that a task may have."""
-    from runbook.plan.model import TaskFile
+    from runbook.plan.shape import TaskFile
 
     named = (field.alias or name for name, field in TaskFile.model_fields.items())
     return frozenset((*named, "for_each"))

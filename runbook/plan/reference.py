@@ -8,7 +8,8 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from runbook.plan.model import (
+from runbook.plan.parameters import parameters
+from runbook.plan.shape import (
     RETRYABLE,
     BudgetFile,
     DefaultsFile,
@@ -23,7 +24,6 @@ from runbook.plan.model import (
     StallFile,
     TaskFile,
 )
-from runbook.plan.parameters import parameters
 from runbook.steps import STEP_TYPES
 from runbook.steps.checks import CHECKS
 

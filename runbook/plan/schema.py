@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from runbook.plan.model import RunbookFile, TaskFile
+from runbook.plan.shape import RunbookFile, TaskFile
 from runbook.steps import STEP_TYPES
 from runbook.steps.checks import CHECKS
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runbook.plan import PlanError, Runbook, json_schema, load_runbook, load_text
-from runbook.plan.model import RETRYABLE
 from runbook.plan.references import ReferenceUnresolved, resolve
+from runbook.plan.shape import RETRYABLE
 from runbook.plan.yaml_reader import read_yaml
 from runbook.steps import STEP_TYPES
 from runbook.steps.serve_args import ServeArgs

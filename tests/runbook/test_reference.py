@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from runbook.plan import load_text
-from runbook.plan.model import RunbookFile, TaskFile
 from runbook.plan.reference import reference
+from runbook.plan.shape import RunbookFile, TaskFile
 from runbook.steps import STEP_TYPES
 from runbook.steps.checks import CHECKS
 
