@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+settings.register_profile(
+    "no-clock", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is no finding; the rest stays as it is, in CI as Hypothesis has it there
+settings.load_profile("no-clock")
 
 LONG = (
     "test_simulated.py", "test_cli.py", "test_step_commands.py", "test_two_hosts.py",
