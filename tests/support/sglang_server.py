@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from remote.supervisor import shm
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,7 +91,7 @@ def _environment() -> dict[str, str]:
 def stop_group(launcher: subprocess.Popen[bytes]) -> None:
     """TERM, a little time, KILL to the whole group, and proof that nothing of it is left."""
     pgid = launcher.pid
-    shared = shared_memory_of(pgid)
+    shared = shm.opened(session_members(pgid))
     with contextlib.suppress(ProcessLookupError):
         os.kill(pgid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,24 +99,13 @@ def stop_group(launcher: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pgid, signal.SIGKILL)
     launcher.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while members := session_members(pgid):
         assert time.monotonic() < deadline, f"processes of session {pgid} survive: {members}"
         time.sleep(0.05)
-    for path in shared:  # left behind even by a clean exit
-        path.unlink(missing_ok=True)
-
-
-def shared_memory_of(session: int) -> set[Path]:
-    """Files in /dev/shm that SGLang made and processes of the session have mapped."""
-    found = set()
-    for pid in session_members(session):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                name = line.partition("/dev/shm/")[2]
-                if name.startswith(("sglang_loads_", "sem.mp-")) and "deleted" not in name:
-                    found.add(Path("/dev/shm", name))
-    return found
+    # Left behind even by a clean exit.
+    made = ("sglang_loads_", "sem.mp-")
+    shm.remove({name: inode for name, inode in shared.items() if name.startswith(made)})
 
 
 def session_members(session: int) -> list[int]:
