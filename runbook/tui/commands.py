@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from runbook.tui import format as fmt
+from runbook.tui.applies import refusal
 from runbook.tui.attention_model import roles_of
 from runbook.tui.keymap import MOVE
 
@@ -43,10 +44,12 @@ class BoardCommands(Provider):
         found: list[tuple[str, str, Callable[[], object]]] = []
         for key in app.table.keys:
             shown = not key.scope or key.scope == place.PLACE
-            if shown and key.group != MOVE and key.id not in ("palette", "back"):
+            applies = not refusal(key.id, task, read_only=app.read_only)
+            if shown and applies and key.group != MOVE and key.id not in ("palette", "back"):
                 command = key.command(task.id if task is not None else None)
                 about = f"key {key.shown}" + (f", {command}" if key.cli else "")
-                found.append((key.help, about, partial(place.run_action, key.action)))
+                name = f"{key.label}: {key.help}"  # its word is what one types
+                found.append((name, about, partial(place.run_action, key.action)))
         for one in view.snapshot.tasks:
             if not one.removed:
                 about = f"{one.state}, {fmt.clean(one.title)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 
 from runbook.engine.events import Info, Problem
 from runbook.tui.app import RunbookApp
-from runbook.tui.commands import rank
+from runbook.tui.commands import BoardCommands, rank
 from runbook.tui.dialogs import AskScreen, ConfirmScreen, NameScreen
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import HelpScreen
@@ -432,6 +432,29 @@ async def test_the_palette_goes_to_a_task(make_app: MakeApp) -> None:
         await wait_until(lambda: hits.option_count == 1, "one hit")  # type: ignore[attr-defined]
         await pilot.press("enter")
         await wait_until(lambda: app.board.tasks.current == "weights", "the cursor")
+
+
+async def test_the_palette_finds_a_key_by_its_word_and_offers_what_applies(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "rent")  # done by hand: nothing serves
+        offered = [name async for name in _offered(app)]
+        assert any(name.startswith("Retry: ") for name in offered)
+        assert not any(name.startswith("Restart: ") for name in offered)
+        await pilot.press("colon")
+        await in_front(app, CommandPalette)
+        await pilot.press(*"quit")
+        hits = app.screen.query_one("CommandList")
+        await wait_until(lambda: hits.option_count > 0, "a hit")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await wait_until(lambda: not app.is_running or len(app.screen_stack) > 2, "it leaves")
+
+
+async def _offered(app: RunbookApp) -> AsyncIterator[str]:
+    async for hit in BoardCommands(app.screen).discover():
+        yield str(hit.text)
 
 
 def test_what_begins_a_name_is_found_first() -> None:
