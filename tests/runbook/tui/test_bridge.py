@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 from runbook.engine.events import Listener, LogGrew
@@ -100,17 +99,15 @@ async def test_an_engine_that_hangs_does_not_keep_the_terminal(world: World) -> 
     release = threading.Event()
 
     def script(*_: object) -> RunResult:
-        release.wait(30)
+        release.wait(60)
         return RunResult(outcome="done", reason="")
 
     world.script = script
     bridge = bridge_on(world)
     bridge.start_engine()
     await wait_until(lambda: bool(world.calls), "the run")
-    began = time.monotonic()
     bridge.close(seconds=0.2)
-    assert time.monotonic() - began < 5
-    assert bridge.engine_runs
+    assert bridge.engine_runs, "its end was not waited for"
     release.set()
     await wait_until(lambda: not bridge.engine_runs, "the engine")
 
