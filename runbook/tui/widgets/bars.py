@@ -289,14 +289,13 @@ class KeyBar(Line):
         width = max(20, self.size.width or self.app.size.width)
         line = Text(" ", no_wrap=True, end="")
         self._spans = []
-        for key in keys:
+        gap = "   " if width >= 100 else "  "
+        for key in _fitting(keys, width - 1, len(gap)):
             start = line.cell_len
-            if start + len(key.shown) + len(key.label) + 2 > width:
-                break
             line.append(key.shown, looks.inks.busy + Style(bold=True))
             line.append(f" {key.label}", looks.inks.muted)
             self._spans.append((start, line.cell_len, key.action))
-            line.append("   " if width >= 100 else "  ")
+            line.append(gap)
         self.put(line)
 
     async def on_click(self, event: events.Click) -> None:
@@ -304,6 +303,24 @@ class KeyBar(Line):
         for start, end, action in self._spans:
             if start <= event.x < end:
                 await self.screen.run_action(action)
+
+
+def _fitting(keys: Sequence[Key], width: int, gap: int) -> list[Key]:
+    """The first ones that fit beside the key that tells all others, which is always there."""
+    always = [key for key in keys if key.id == "help"]
+    left = width - sum(_cells(key) + gap for key in always)
+    shown: list[Key] = []
+    for key in keys:
+        if key not in always:
+            if _cells(key) > left:
+                break
+            left -= _cells(key) + gap
+        shown.append(key)
+    return [*shown, *(key for key in always if key not in shown)]
+
+
+def _cells(key: Key) -> int:
+    return len(key.shown) + 1 + len(key.label)
 
 
 def facts_age(view: View, now: datetime) -> float | None:
