@@ -174,9 +174,10 @@ class DrafterRun:
         self.loader.close()
         if self.step < self.plan.total:
             self.feed.stop(self.step * self.config.micro_batches)
-        self.record.close()
         if ended == "signal":
             self._wait_for_the_lead()
+        self.record.close()
+        if ended == "signal":
             raise Interrupted(
                 f"Stopped by a signal after step {self.step} of {self.plan.total}; saved.",
                 "Run the same command again to go on.",

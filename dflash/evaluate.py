@@ -132,21 +132,13 @@ def evaluate(
     _check_prompts(chosen, target_config, max_new_tokens, config)
     progress.emit("phase", message=f"{len(chosen.prompts)} prompts")
 
-    from dflash.bench import BASELINES, PLAIN, TRAINED, BenchSpec
+    from dflash.bench import BenchSpec
 
-    for name in baselines:
-        if name not in BASELINES:
-            raise UsageError(f"no baseline {name!r}", f"There are {', '.join(BASELINES)}.")
-    place = _place(device)
-    on_cpu = place == "cpu"
     spec = BenchSpec(
         target=str(target),
         drafter=str(drafter),
-        methods=(PLAIN, TRAINED, *baselines),
-        dtype=dtype or ("float32" if on_cpu else "bfloat16"),
-        device=place,
-        # More threads than free cores make small forwards several times slower, not faster.
-        threads=threads or (1 if on_cpu else None),
+        methods=_methods(baselines),
+        **_where(device, dtype, threads),
         max_new_tokens=max_new_tokens,
         stop_ids=() if ignore_eos else stop_ids(target, target_config),
         temperature=temperature,
@@ -161,10 +153,9 @@ def evaluate(
         _tell(finished, out, progress)
         return finished
     records = _run(spec, chosen.prompts, out, digest, workers, progress)
-    summary = summarise(records, spec.methods, greedy=temperature == 0, seed=seed)
     report = {
         "format": FORMAT,
-        **summary,
+        **summarise(records, spec.methods, greedy=temperature == 0, seed=seed),
         "request": request,
         "request_sha256": digest,
         "run": {"workers": workers},
@@ -173,6 +164,27 @@ def evaluate(
     partial_path(out).unlink(missing_ok=True)
     _tell(report, out, progress)
     return report
+
+
+def _methods(baselines: tuple[str, ...]) -> tuple[str, ...]:
+    from dflash.bench import BASELINES, PLAIN, TRAINED
+
+    for name in baselines:
+        if name not in BASELINES:
+            raise UsageError(f"no baseline {name!r}", f"There are {', '.join(BASELINES)}.")
+    return (PLAIN, TRAINED, *baselines)
+
+
+def _where(device: str, dtype: str | None, threads: int | None) -> dict[str, Any]:
+    """Device, number type and threads, each as asked for or as suits the machine."""
+    place = _place(device)
+    on_cpu = place == "cpu"
+    return {
+        "device": place,
+        "dtype": dtype or ("float32" if on_cpu else "bfloat16"),
+        # More threads than free cores make small forwards several times slower, not faster.
+        "threads": threads or (1 if on_cpu else None),
+    }
 
 
 def _finished(out: Path, digest: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ with the prompts that have no row yet.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from dflash.servers import ServerList
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dflash.tokenizer import TargetTokenizer
 
@@ -225,30 +226,19 @@ def generate(
         todo, stuck = prompts.left(store.done, held)
         audit = None
         if audit_after:
-            audit = EarlyAudit(
-                out, gates=gates or early_gates((), thinking=settings.thinking), after=audit_after,
-                settings=about, tokenizer=tokens,
-            )  # fmt: skip
-            audit.replay(store.latest(audit_after), judge=not todo)
+            audit = _early_audit(store, settings, gates, audit_after, tokens, judge=not todo)
         session = Run(
             store, settings, total=len(prompts), todo=todo, held=stuck, audit=audit,
             quarantine=quarantine, outbox=outbox, progress=progress,
         )  # fmt: skip
         session.begin(len(servers.states), prompts.dropped_turns)
-        if limits.tokens is not None:
-            limits = replace(limits, tokens=max(0, limits.tokens - store.tokens))
-        if outbox is not None:
-            outbox.start()
-        try:
+        with _sending(outbox):
             if todo:
                 store.reopen()
                 said = store.contents(prompts.begun(store.done))
                 pending = prompts.pending(store.done, held, said)
-                asyncio.run(session.run(servers, pending, limits, request_timeout))
-        except BaseException:
-            if outbox is not None:
-                outbox.stop()
-            raise
+                left = _left(limits, store)
+                asyncio.run(session.run(servers, pending, left, request_timeout))
         enough = session.failed <= max_failed * len(prompts)
         manifest = store.finish(complete=enough, failed=session.failed, spent=session.spent)
         missing = outbox.close(manifest, progress) if outbox is not None else []
@@ -256,13 +246,47 @@ def generate(
     if outbox is not None and missing:
         raise _not_uploaded(outbox, missing, len(manifest["shards"]) + 1)
     if not enough:
-        raise DflashError(
-            f"{session.failed:,} of {len(prompts):,} prompts got no answer"
-            + (f", the latest because of {session.last_failure}" if session.last_failure else ""),
-            f"See {out / QUARANTINE}; run the same command again to ask those again that were not "
-            "refused for good.",
-        )
+        raise _unanswered(session, len(prompts), out)
     return manifest
+
+
+def _early_audit(
+    store: CompletionStore,
+    settings: Settings,
+    gates: dict[str, float | str] | None,
+    after: int,
+    tokenizer: TargetTokenizer | None,
+    *,
+    judge: bool,
+) -> EarlyAudit:
+    """One that has seen the latest rows of earlier runs."""
+    audit = EarlyAudit(
+        store.path, gates=gates or early_gates((), thinking=settings.thinking), after=after,
+        settings=settings.as_dict(), tokenizer=tokenizer,
+    )  # fmt: skip
+    audit.replay(store.latest(after), judge=judge)
+    return audit
+
+
+@contextlib.contextmanager
+def _sending(outbox: Outbox | None) -> Iterator[None]:
+    """The outbox at work; after a failure at once no more, the next run sends what is left."""
+    if outbox is None:
+        yield
+        return
+    outbox.start()
+    try:
+        yield
+    except BaseException:
+        outbox.stop()
+        raise
+
+
+def _left(limits: Limits, store: CompletionStore) -> Limits:
+    """What the folder's tokens leave of the budget."""
+    if limits.tokens is None:
+        return limits
+    return replace(limits, tokens=max(0, limits.tokens - store.tokens))
 
 
 def _tokenizer(path: Path | None) -> TargetTokenizer | None:
@@ -291,6 +315,15 @@ def _refuse_changed(prompts: PromptFile, done: dict[str, int], out: Path) -> Non
             f"{len(changed)} prompts, first {changed[0]!r}, differ from those answered in {out}",
             "Give changed prompts new ids, or use another --out.",
         )
+
+
+def _unanswered(session: Run, prompts: int, out: Path) -> DflashError:
+    return DflashError(
+        f"{session.failed:,} of {prompts:,} prompts got no answer"
+        + (f", the latest because of {session.last_failure}" if session.last_failure else ""),
+        f"See {out / QUARANTINE}; run the same command again to ask those again that were not "
+        "refused for good.",
+    )
 
 
 def _not_uploaded(outbox: Outbox, missing: Sequence[str], files: int) -> DflashError:

@@ -11,19 +11,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import multiprocessing
 import shutil
 import sys
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import shards
 from dflash.completions import template_kwargs_of
-from dflash.errors import DflashError, InputInvalid, UsageError
+from dflash.errors import InputInvalid, UsageError
 from dflash.files import lock_folder, remove_asides, write_json
-from dflash.parts import PARTS, Recipe, Refused, existing, make_part, remember
+from dflash.part_workers import results
+from dflash.parts import PARTS, Recipe, Refused, existing, remember
 from dflash.progress import Progress, write_out
 from dflash.set_manifest import gather, share_manifest, table, whole_manifest
 from dflash.sources import Source, open_source
@@ -252,7 +250,7 @@ def _parts(
     files = source.arriving([entries[n] for n in todo], out / INBOX)
     jobs = ((path, entries[n], out, recipe) for path, n in zip(files, todo, strict=True))
     try:
-        for number, made in _run(jobs, min(workers, len(todo)), keep=source.path is not None):
+        for number, made in results(jobs, min(workers, len(todo)), keep=source.path is not None):
             if isinstance(made, Refused):
                 refused.append(made)
                 continue
@@ -263,50 +261,6 @@ def _parts(
         shutil.rmtree(out / INBOX, ignore_errors=True)
     _refuse(refused)
     return [part for part in found if part is not None]
-
-
-def _run(
-    jobs: Iterator[tuple[Any, ...]], workers: int, *, keep: bool
-) -> Iterator[tuple[int, dict[str, Any] | Refused]]:
-    """Results with the job's number, as they come; a job's file is removed behind it."""
-    if workers <= 1:
-        for number, job in enumerate(jobs):
-            yield number, make_part(*job)
-            _drop(job[0], keep=keep)
-        return
-    # spawn: a fork of a process in which torch or Arrow has started threads can hang
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        running: dict[Future[dict[str, Any] | Refused], tuple[int, Path]] = {}
-        try:
-            for number, job in enumerate(jobs):
-                running[pool.submit(make_part, *job)] = (number, job[0])
-                if len(running) >= 2 * workers:
-                    yield from _done(running, keep=keep)
-            while running:
-                yield from _done(running, keep=keep)
-        except BrokenProcessPool:
-            raise DflashError(
-                "a worker process died, perhaps for want of memory",
-                "Run the same command again, with fewer --workers; finished files are kept.",
-            ) from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _done(
-    running: dict[Future[dict[str, Any] | Refused], tuple[int, Path]], *, keep: bool
-) -> Iterator[tuple[int, dict[str, Any] | Refused]]:
-    for future in wait(running, return_when=FIRST_COMPLETED).done:
-        number, path = running.pop(future)
-        yield number, future.result()
-        _drop(path, keep=keep)
-
-
-def _drop(path: Path, *, keep: bool) -> None:
-    if not keep:
-        path.unlink(missing_ok=True)
 
 
 def _refuse(refused: list[Refused]) -> None:

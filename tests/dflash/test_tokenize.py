@@ -98,7 +98,7 @@ def test_second_run_keeps_the_parts_and_makes_the_missing(tmp_path, monkeypatch)
     before = digests(out)
     (out / "train" / "shard-00001.arrow").write_bytes(b"torn")
     (out / "manifest.json").unlink()
-    from dflash import tokenize as module
+    from dflash import part_workers as module
 
     made = []
     real = module.make_part
@@ -110,7 +110,7 @@ def test_second_run_keeps_the_parts_and_makes_the_missing(tmp_path, monkeypatch)
 
 def test_killed_in_the_middle_leaves_no_manifest(tmp_path, monkeypatch):
     source, out = completions(tmp_path / "in", 30), tmp_path / "out"
-    from dflash import tokenize as module
+    from dflash import part_workers as module
 
     real = module.make_part
 

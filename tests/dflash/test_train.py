@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash.errors import DflashError
+from dflash.drafter_run import DrafterRun
+from dflash.errors import DflashError, Interrupted
 from dflash.run_record import METRICS
 from dflash.train import train
 from dflash.train_config import TrainConfig
@@ -24,7 +25,7 @@ from tests.support.ranks import train_in_ranks
 from tests.support.tiny_runs import losses, make_inputs, options, write_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 REPOSITORY = Path(__file__).parents[2]
 DEADLINE_S = 120
@@ -43,13 +44,27 @@ def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(out / f"step-{step:06d}" / "model.safetensors")
 
 
+started: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def none_goes_on() -> Iterator[None]:
+    """A test that fails leaves no training of 100,000 steps behind."""
+    yield
+    while started:
+        process = started.pop()
+        process.kill()
+        process.wait()
+
+
 def start(inputs: Path, out: Path, **changes: Any) -> subprocess.Popen[bytes]:
     out.parent.mkdir(parents=True, exist_ok=True)
     config = out.with_suffix(".json")
     config.write_text(json.dumps(options(inputs, out, **changes)))
     argv = [sys.executable, "-m", "dflash", "train", "--config", str(config)]
     with out.with_suffix(".err").open("wb") as err:
-        return subprocess.Popen(argv, stderr=err, cwd=REPOSITORY)
+        started.append(subprocess.Popen(argv, stderr=err, cwd=REPOSITORY))
+    return started[-1]
 
 
 def until(predicate: Callable[[], object], what: str, process: subprocess.Popen[bytes]) -> Any:
@@ -163,6 +178,25 @@ def test_sigterm_finishes_the_step_saves_and_exits_75(inputs: Path, tmp_path: Pa
     newest = (out / "latest").read_text().strip()
     assert newest == f"step-{steps_done(out):06d}"
     assert b"again" in out.with_suffix(".err").read_bytes()
+
+
+def test_one_process_alone_stops_and_goes_on_as_well(
+    inputs: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, step = tmp_path / "out", DrafterRun._one_step
+
+    def asked(run: DrafterRun) -> None:
+        step(run)
+        if run.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(DrafterRun, "_one_step", asked)
+    with pytest.raises(Interrupted, match="after step 2 of 6") as caught:
+        run_train(inputs, out)
+    assert caught.value.exit_code == 75
+    assert (out / "latest").read_text() == "step-000002\n"
+    assert run_train(inputs, out)["step"] == 6
+    assert losses(out) == losses(reference)
 
 
 def test_a_killed_rank_ends_the_job_with_the_reason(inputs: Path, tmp_path: Path) -> None:

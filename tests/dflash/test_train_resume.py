@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dflash.checkpoint import load_state
 from dflash.errors import DflashError, InputInvalid
+from dflash.random_states import rng_of_all, set_rng
 from dflash.train import train
 from dflash.train_config import TrainConfig
 from tests.support.ranks import train_in_ranks
@@ -35,6 +37,40 @@ def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
 def same(one: Path, other: Path, step: int) -> bool:
     theirs = weights(other, step)
     return all(torch.equal(tensor, theirs[name]) for name, tensor in weights(one, step).items())
+
+
+def test_a_checkpoint_holds_all_that_a_run_goes_on_from(inputs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    values = options(inputs, out, drafters=2, steps=2, save_every=2, dtype="bfloat16")
+    assert set(train_in_ranks(values, tmp_path)) == {0}
+    state = load_state(out / "step-000002")
+    assert (state["step"], state["total"]) == (2, 2)
+    assert state["tokens"] > 0
+    assert [sorted(one) for one in state["rng"]] == [["cpu"], ["cpu"]]  # of every drafter rank
+    saved = weights(out, 2)
+    optimiser = state["optimiser"]
+    for tensors in (optimiser["masters"], *zip(*map(moments_of, state_of(optimiser)), strict=True)):
+        assert sum(t.numel() for t in tensors) == sum(t.numel() for t in saved.values())
+        assert {t.dtype for t in tensors} == {torch.float32}
+    assert {t.dtype for t in saved.values()} == {torch.bfloat16}
+    provenance = json.loads((out / "step-000002" / "provenance.json").read_text())
+    assert {"data", "target", "config", "versions"} <= set(provenance)
+
+
+def state_of(optimiser: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+    return list(optimiser["adamw"]["state"].values())
+
+
+def moments_of(one: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    assert float(one["step"]) == 2
+    return one["exp_avg"], one["exp_avg_sq"]
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    saved = rng_of_all(None)[0]
+    first = torch.rand(3)
+    set_rng(saved)
+    assert torch.equal(torch.rand(3), first)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "wsd"])
