@@ -34,13 +34,14 @@ if TYPE_CHECKING:
         Result,
         Shrunk,
         StopReport,
+        TaskOwner,
     )
     from remote.transport import Transport, open_transport
 
 __all__ = [
     "Host", "LocalTransport", "Transport", "open_transport",
     "CheckResult", "Claim", "FoundJob", "HostTarget", "Identity", "JobSpec", "JobStatus",
-    "LogChunk", "Result", "Shrunk", "StopReport",
+    "LogChunk", "Result", "Shrunk", "StopReport", "TaskOwner",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
     "LaunchFailed", "NoRoom", "RemoteError", "StaleGeneration", "TransferFailed",
     "Unreachable", "UnsupportedHost",

@@ -20,6 +20,7 @@ from remote.model import (
     Shrunk,
     StopReport,
     Stream,
+    TaskOwner,
 )
 from remote.program import ROUND_TRIP_S
 
@@ -111,6 +112,7 @@ class Host(HostFiles):
                 "grace_s": spec.grace_s,
             },
             "secrets": dict(spec.secrets),
+            "by": spec.by,
         }
         answer = self._verb("launch", body, timeout=ROUND_TRIP_S, refusals=True)
         if answer["ok"]:
@@ -150,6 +152,19 @@ class Host(HostFiles):
             for one in answer["jobs"]
         ]
         return found, answer["strays"]
+
+    def owner(self, task: str) -> TaskOwner | None:
+        """The attempt that a task belongs to there, whoever started it; None when nobody did."""
+        found = self._verb("owner", {"task": task})["owner"]
+        if found is None:
+            return None
+        return TaskOwner(
+            attempt=str(found["attempt"]),
+            generation=int(found["generation"]),
+            by=str(found["by"] or ""),
+            at=str(found["at"] or ""),
+            status=_job_status(found["status"]),
+        )
 
     def stop(
         self,

@@ -63,6 +63,8 @@ class JobSpec:
     """Name patterns of files it makes in /dev/shm; they go when it ends, unless others use them."""
     grace_s: float = 20
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by: str = ""
+    """Who starts it: told to whoever comes from another copy of the state. No part of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,18 @@ class JobStatus:
     started_at: str | None = None
     ended_at: str | None = None
     evidence: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOwner:
+    """The attempt that a task belongs to on a host, whoever started it."""
+
+    attempt: str
+    generation: int
+    by: str
+    """Who started it; empty when that was not told."""
+    at: str
+    status: JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,16 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from runbook.placement import unsettled
-from runbook.reasons import STOPPED_BY, all_done, is_void, other_key, stop_pending
+from runbook.reasons import (
+    NOT_RETRIED,
+    STOPPED_BY,
+    all_done,
+    failed_by_checks,
+    is_void,
+    other_key,
+    stop_pending,
+    wrote_nothing,
+)
 from runbook.rented import HERE, where
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
@@ -18,7 +27,7 @@ from state.transitions import RUNNING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from state import Claim
+    from state import Attempt, Claim
 
 SAME_FAILURES = 2
 """After so many failures by one definition, trying again unchanged is a person's decision."""
@@ -107,14 +116,38 @@ def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> N
 def _failed(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.FAILED:
-            tries = _failures(snapshot, task)
-            logs = f"`runbook logs {quote(task.id)}`"
-            if tries >= SAME_FAILURES:
-                reason = f"{task.id} failed {tries} times as it is defined; see {logs}"
-                return _on(task, "retry", reason, said=task.reason, person=True)
-            reason = f"{task.id} failed; first find the cause in {logs} and remove it"
-            return _on(task, "retry", reason, said=task.reason)
+            return _of_failed(snapshot, task, snapshot.latest_attempt(task.id))
     return None
+
+
+def _of_failed(snapshot: Snapshot, task: Task, attempt: Attempt | None) -> NextAction:
+    """Trying again helps only where something else may come of it; else first comes a look."""
+    name, said = quote(task.id), task.reason
+    if failed_by_checks(attempt, task):
+        if attempt.definition_hash != task.definition_hash:
+            reason = (
+                f"{task.id} failed by a check and was edited since: judge it again by what is "
+                f"asked now; if more than its checks changed, `runbook retry {name}`"
+            )
+            return _on(task, "verify", reason, said=said, person=True)
+        reason = (
+            f"{task.id}: {NOT_RETRIED}. Its evidence is there: mend what it looks at, or the check "
+            f"and `runbook init`; then `runbook verify {name}`. The work anew: "
+            f"`runbook retry {name}`"
+        )
+        return _on(task, "status", reason, said=said)
+    if attempt is None or wrote_nothing(attempt):
+        reason = (
+            f"{task.id} failed and has no log of its own: mend what it found, then "
+            f"`runbook retry {name}`"
+        )
+        return _on(task, "status", reason, said=said)
+    tries, logs = _failures(snapshot, task), f"`runbook logs {name}`"
+    if tries >= SAME_FAILURES:
+        reason = f"{task.id} failed {tries} times as it is defined; see {logs}"
+        return _on(task, "retry", reason, said=said, person=True)
+    reason = f"{task.id} failed; first find the cause in {logs} and remove it"
+    return _on(task, "retry", reason, said=said)
 
 
 def _failures(snapshot: Snapshot, task: Task) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from state import AttemptState, Snapshot, Task, TaskState
+from state import AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from state import Attempt
 
 STOPPED_BY = "stopped by "
 """How the reason of a person's stop begins."""
@@ -19,6 +22,14 @@ DRAIN = "drain:"
 """Prefix of the keys under which is kept how long a server may drain."""
 WHY_STOPPED = "why_stopped"
 """Key of an attempt's evidence: whoever sees a stop through says the same reason."""
+NOT_RETRIED = "not retried: a failed check never is"
+"""Why a retry policy does nothing about it: unchanged, it ends the same way."""
+JUDGED = "judged:"
+"""Prefix of the keys, by attempt, under which are kept the checks that it was judged by later."""
+TOO_LATE = "had ended before the stop"
+"""Beside the outcome of what somebody wanted to stop."""
+WHY = "why"
+"""Key of an attempt's evidence: how it ended, in the words that its task had then."""
 PENDING_STOP = "pending_stop:"
 """Prefix of the keys, by task, under which is kept which attempt is stopped once its host answers:
 whoever asked for the stop has gone."""
@@ -35,6 +46,30 @@ CHANGES = (REBOOTED, REPLACED, MOVED)
 """What may have become of the machine behind a host role."""
 
 
+def done_checks(snapshot: Snapshot, attempt: Attempt | None) -> list[dict[str, Any]]:
+    """The checks by which an attempt is, or was last, judged."""
+    if attempt is None:
+        return []
+    later = snapshot.meta.extra.get(JUDGED + attempt.id)
+    found = json.loads(later) if later else attempt.detail.get("done_when")
+    return list(found or ())
+
+
+def failed_by_checks(attempt: Attempt | None, task: Task) -> TypeGuard[Attempt]:
+    """Whether the job of a failed task ended well, and only a check of it did not hold."""
+    return (
+        task.state is TaskState.FAILED
+        and attempt is not None
+        and attempt.cls is FailureClass.CHECK_FAILED
+        and attempt.exit_code == 0
+    )
+
+
+def wrote_nothing(attempt: Attempt) -> bool:
+    """Whether there was no job that could have written a log."""
+    return attempt.detail.get("job") is None or attempt.cls is FailureClass.NEVER_STARTED
+
+
 def is_stopped(snapshot: Snapshot, task: Task) -> bool:
     """Whether the task waits because a person stopped it, and runs again when one says so."""
     attempt = snapshot.latest_attempt(task.id)
@@ -44,6 +79,19 @@ def is_stopped(snapshot: Snapshot, task: Task) -> bool:
         and attempt is not None
         and attempt.state is AttemptState.STOPPED
     )
+
+
+def made_of_earlier(snapshot: Snapshot, task: Task) -> str:
+    """That done work is of an attempt that another came after, in words; else empty."""
+    own = snapshot.latest_attempt(task.id)
+    if task.state is not TaskState.DONE or own is None:
+        return ""
+    for need in task.needs:
+        later = snapshot.latest_attempt(need.task)
+        once = snapshot.task(need.task).kind is TaskKind.ONCE
+        if once and later is not None and later.created_at > own.created_at:
+            return f"made from an earlier attempt of {need.task}"
+    return ""
 
 
 def stop_pending(snapshot: Snapshot, task: Task) -> str:

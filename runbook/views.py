@@ -7,7 +7,7 @@ from collections.abc import Mapping  # noqa: TC003 (schemas are made from these 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import stop_pending
+from runbook.reasons import made_of_earlier, stop_pending
 from state import Claim
 
 if TYPE_CHECKING:
@@ -105,6 +105,13 @@ class HeldClaim(Claim):
     """Seconds left, as this machine judges it."""
 
 
+def reason_beside(snapshot: Snapshot, task: Task) -> str:
+    """Why it is as it is, and what its state does not show."""
+    earlier = made_of_earlier(snapshot, task)
+    told = task.reason or stop_pending(snapshot, task)
+    return f"{told}; {earlier}" if told and earlier else told or earlier
+
+
 def task_row(view: View, task: Task) -> TaskRow:
     """A task in a line."""
     family = task.definition.get("family")
@@ -114,7 +121,7 @@ def task_row(view: View, task: Task) -> TaskRow:
         phase=task.phase,
         step=task.step,
         state=task.state.value,
-        reason=task.reason or stop_pending(view.snapshot, task),
+        reason=reason_beside(view.snapshot, task),
         family=None if family is None else str(family),
         waits=view.waiting.get(task.id),
         since=task.since,

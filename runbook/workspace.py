@@ -47,6 +47,11 @@ class Workspace:
         """The last observations, for other clients; not durable."""
         return self.private / "live.json"
 
+    @property
+    def share_file(self) -> Path:
+        """Where the state was last pushed to or pulled from; absent when it never was."""
+        return self.private / "share.json"
+
     def log(self, attempt: str, stream: str) -> Path:
         """The local copy of one stream (`out`, `err`, `progress`) of an attempt."""
         return self.private / "logs" / f"{attempt}.{stream}.log"

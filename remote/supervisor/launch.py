@@ -88,7 +88,7 @@ def verb_launch(request: JSON, workspace: str) -> JSON:
             if known and known != spec:
                 raise Refused("spec_differs", f"attempt {attempt} was published otherwise")
         if status(workspace, attempt, now)["state"] in ("absent", "published"):
-            current = _may_claim(workspace, spec, now)
+            current = _may_claim(workspace, spec, now, str(request.get("by") or ""))
             held = resources.claim(workspace, job, spec)
             try:
                 if current:
@@ -124,7 +124,7 @@ def _sweep_unpublished(jobs: str) -> None:
                 shutil.rmtree(os.path.join(jobs, name), ignore_errors=True)
 
 
-def _may_claim(workspace: str, spec: JSON, now: JSON) -> tuple[str, bytes] | None:
+def _may_claim(workspace: str, spec: JSON, now: JSON, by: str) -> tuple[str, bytes] | None:
     """What makes the attempt the owner of its task (None: it is), or the refusal with who is."""
     attempt, generation = spec["attempt"], int(spec["generation"])
     task = checked_name(spec["task"], "task")
@@ -146,7 +146,7 @@ def _may_claim(workspace: str, spec: JSON, now: JSON) -> tuple[str, bytes] | Non
         _refuse_live(workspace, owner, now, f"task {task}")
     if owner.get("attempt") == attempt:
         return None
-    owned = {"attempt": attempt, "generation": generation, "task": task, "at": utc()}
+    owned = {"attempt": attempt, "generation": generation, "task": task, "at": utc(), "by": by}
     return path, to_bytes(owned)
 
 

@@ -16,7 +16,7 @@ from remote.supervisor.identity import identity
 # Where each verb lives. Only its own module is compiled for a request: a poll stays cheap.
 VERBS: Dict[str, str] = {
     "launch": "launch", "burn": "launch", "stop": "stop", "extend": "stop",
-    "poll": "status", "jobs": "status", "resources": "resources",
+    "poll": "status", "jobs": "status", "owner": "status", "resources": "resources",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "facts": "facts", "radar": "radar", "checks": "checks", "collect_garbage": "garbage",
     "draining": "draining", "list": "transfer", "hashes": "transfer", "put_open": "transfer",

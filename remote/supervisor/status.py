@@ -191,3 +191,14 @@ def verb_poll(request: JSON, workspace: str) -> JSON:
     now = identity()
     names = [checked_name(name, "attempt") for name in request.get("attempts", [])]
     return {"statuses": {name: status(workspace, name, now) for name in names}}
+
+
+def verb_owner(request: JSON, workspace: str) -> JSON:
+    """The attempt that a task belongs to here, and how it goes, for one that never heard of it."""
+    task = checked_name(request.get("task"), "task")
+    owner = read_json(os.path.join(workspace, "tasks", task, "current"))[0]
+    if not owner:
+        return {"owner": None}
+    attempt = checked_name(owner.get("attempt"), "attempt")
+    known = {key: owner.get(key) for key in ("attempt", "generation", "at", "by")}
+    return {"owner": dict(known, status=status(workspace, attempt, identity()))}

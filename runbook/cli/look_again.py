@@ -9,7 +9,7 @@ import click
 
 from runbook import report
 from runbook.cli.acting import Acting, acting
-from runbook.cli.common import answer, plain
+from runbook.cli.common import answer, plain, token_option, use_token
 from runbook.errors import Exit
 
 if TYPE_CHECKING:
@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("tasks", nargs=-1)
 @click.option("--redo", is_flag=True, help="Make what is stale ready to run again.")
+@token_option
 @acting("verify")
-def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool) -> None:
+def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str | None) -> None:
     """Run the recorded checks of done tasks again; what no longer holds turns stale (exit 4).
+
+    A task that failed by a check alone, named here, is judged again by its checks as they are
+    defined now, and is done when they hold: its work is not done again.
 
     Example: runbook verify tokenize
     """
     with call.open() as service:
+        use_token(service, token, "verify", tasks[0] if tasks else "")
         found = service.verify(tasks)
         bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
         again = service.redo(tasks) if redo else ()
+        now = {task.id: task for task in service.snapshot().tasks}
         revision = service.store.revision()
         if call.rehearsed(service):
             return
@@ -37,7 +43,12 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool) -> None:
     else:
         rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
         report.table(rows)
-        report.line(f"Checks of {len(found)} done tasks: {len(rows)}; not held: {len(bad)}.")
+        report.line(f"Checks of {len(found)} tasks: {len(rows)}; not held: {len(bad)}.")
+        for name in tasks:
+            if name in now:  # not a family
+                said = now[name].reason
+                why = f": {report.clean(said)}" if said else ""
+                report.line(f"{name} is {now[name].state}{why}")
         if again:
             report.line(f"ready again: {', '.join(again)}")
     sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)

@@ -14,8 +14,9 @@ from runbook.brief_rows import silent_hosts
 from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
-from runbook.reasons import stop_pending
-from runbook.views import held_claims, phase_title, task_row
+from runbook.reasons import WHY, stop_pending
+from runbook.views import held_claims, phase_title, reason_beside, task_row
+from state import AttemptState
 from state.graph import members
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runbook.views import HeldClaim, View
-    from state import Snapshot, Task
+    from state import Attempt, Snapshot, Task
 
 
 MEMBERS = 12
@@ -255,14 +256,15 @@ def _beside(view: View, task: Task) -> str:
         from runbook.cli.follow import progress_text
 
         return progress_text(live.progress)
-    return view.waiting.get(task.id) or report.clean(task.reason) or task.title
+    said = report.clean(reason_beside(view.snapshot, task))
+    return view.waiting.get(task.id) or said or task.title
 
 
 def _print_task(view: View, task: Task) -> None:
     from runbook.tui import naming  # the same words there; it draws nothing
 
     snapshot = view.snapshot
-    why = report.clean(task.reason or stop_pending(snapshot, task))
+    why = report.clean(reason_beside(snapshot, task))
     report.line(f"{task.id}  {report.state_word(task.state.value)}  {why}".rstrip())
     for claim in held_claims(view):
         if claim.subject in ("run", task.id):
@@ -271,17 +273,29 @@ def _print_task(view: View, task: Task) -> None:
     report.line(f"{task.title}; step {task.step}, phase {phase}, host {task.role or '-'}")
     if task.needs:
         report.line("needs " + ", ".join(_need(snapshot, need.task) for need in task.needs))
+    shown: Sequence[object] = ()
     for attempt in snapshot.attempts_of(task.id):
         ended = f" to {attempt.ended_at}" if attempt.ended_at else ""
-        cls = f" ({attempt.cls})" if attempt.cls else ""
-        report.line(f"attempt {attempt.number}: {attempt.state}{cls}, {attempt.created_at}{ended}")
-        for text in attempt.detail.get("summary", ()):
+        line = f"attempt {attempt.number}: {_outcome(attempt)}"
+        report.line(f"{line}, {attempt.created_at}{ended}")
+        does = attempt.detail.get("summary", ())
+        for text in does if does != shown else ():  # the same commands are told once
             report.line(f"    {report.clean(str(text))}")
+        shown = does
     for check in snapshot.checks_of(task.id):
         found = ", ".join(naming.pair(key, value) for key, value in check.evidence.items())
         report.line(f"{check.verdict:<8}{naming.words(check.name)}  {found}".rstrip())
     for key, value in task.out.items():
         report.line(f"out.{key} = {report.clean(str(value))}")
+
+
+def _outcome(attempt: Attempt) -> str:
+    """`failed: exit code 75: boom`; `running`."""
+    if attempt.state is not AttemptState.CHECK_FAILED:
+        return f"{attempt.state}" + (f" ({attempt.cls})" if attempt.cls else "")
+    said = str(attempt.evidence.get(WHY) or "").removeprefix("ended with ")
+    how = f"exit code {attempt.exit_code}" if attempt.exit_code else str(attempt.cls)
+    return f"failed: {report.clean(said or how)}"
 
 
 def _need(snapshot: Snapshot, task_id: str) -> str:

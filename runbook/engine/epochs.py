@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Problem
-from runbook.reasons import MOVED, REBOOTED, REPLACED
+from runbook.reasons import MOVED, REBOOTED, REPLACED, done_checks
 from runbook.steps import STEP_TYPES
 from state import HostBinding, Snapshot, Task, TaskKind, TaskState
 
@@ -109,7 +109,7 @@ def void_tasks(snapshot: Snapshot, role: str, change: str) -> Iterator[Task]:
 def rests_on_memory(snapshot: Snapshot, task: Task) -> bool:
     """Whether its arguments, checks or results name memory or processes, which no reboot leaves."""
     attempt = snapshot.latest_attempt(task.id)
-    checks = (attempt.detail.get("done_when") or []) if attempt else []
+    checks = done_checks(snapshot, attempt)
     if any(LIVING & set(check) for check in checks):
         return True
     said = _texts([checks, dict(task.out), task.definition.get("with")])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.engine.events import Info
 from runbook.forecast import OUT, RAN_S
-from runbook.reasons import STOPPED_BY, WHY_STOPPED
+from runbook.reasons import NOT_RETRIED, STOPPED_BY, TOO_LATE, WHY, WHY_STOPPED
 from runbook.serving.diagnosis import DIAGNOSIS
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
+from state.ids import stamp
 from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
@@ -164,6 +165,25 @@ def evidence_of(status: JobStatus) -> Mapping[str, object]:
     }
 
 
+def when(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Mapping[str, Any]:
+    """When its host saw it begin and end, by our clock: it may have ended while nobody looked.
+
+    What a host says is held within what we know: after the intention, and before now.
+    """
+    if not (status.started_at and status.ended_at):
+        return {}
+    facts = world.store.snapshot().host(task.role or "").facts
+    ahead = timedelta(seconds=float(facts.get("clock", {}).get("offset_s") or 0.0))
+    earliest = datetime.fromisoformat(attempt.created_at)
+    found = {}
+    for name, said in (("started_at", status.started_at), ("ended_at", status.ended_at)):
+        earliest = min(max(datetime.fromisoformat(said) - ahead, earliest), world.now())
+        if name == "started_at" and attempt.started_at:  # as it was seen to run
+            earliest = datetime.fromisoformat(attempt.started_at)
+        found[name] = stamp(earliest)
+    return found
+
+
 def ran(status: JobStatus) -> Mapping[str, float]:
     """How long it ran by the host's own clock: it may have ended while nobody looked."""
     if not (status.started_at and status.ended_at):
@@ -185,6 +205,8 @@ def conclude(
     """Commits checks, results and verdict in one transaction."""
     ok = cls is FailureClass.OK
     again = None if ok else retry_reason(task, attempt, cls)
+    if str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY):
+        reason = f"{reason}; {TOO_LATE}" if reason else TOO_LATE
     task = world.store.snapshot().task(task.id)  # its checks took their time
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
@@ -207,7 +229,7 @@ def conclude(
             expect={AttemptState.COLLECTING},
             cls=cls,
             # The task keeps those of its last attempt; machines are compared by each one's.
-            evidence={OUT: _numbers(known)} if ok else None,
+            evidence={OUT: _numbers(known)} if ok else {WHY: reason},
         )
         tx.move_task(
             task.id, TaskState.DONE if ok else TaskState.FAILED, expect={task.state}, reason=reason
@@ -218,6 +240,8 @@ def conclude(
     if again:
         wait_before_retry(world, task, attempt)
         world.emit(Info(text=f"{task.id}: {again}"))
+    elif cls is FailureClass.CHECK_FAILED and task.definition.get("retry"):
+        world.emit(Info(text=f"{task.id}: {NOT_RETRIED}"))
 
 
 def _numbers(results: Mapping[str, Any]) -> dict[str, float]:

@@ -6,9 +6,11 @@ second launch needs before the host hears of it, and the host starts an attempt 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remote import Host, HostFenceHeld, JobSpec, RemoteError, Unreachable
+from runbook.engine import elsewhere
 from runbook.engine.handing import with_secrets
 from runbook.errors import CannotStart
 from state import Attempt, AttemptState, FailureClass, Task, TaskKind, TaskState
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from runbook.engine.world import World
     from runbook.steps.base import Check, StepPlan
 
-MEMBER_MARKS = str.maketrans({"[": ".", "]": None, "@": ".", ",": "."})
 CONTROL = "control"
 """Key of an attempt's detail: the step acts from the operator's side, there is no job."""
 
@@ -33,7 +34,13 @@ def ports_of(task: Task, plan: StepPlan) -> tuple[int, ...]:
 
 
 def begin(
-    world: World, task: Task, *, host_name: str, epoch: str | None, plan: StepPlan
+    world: World,
+    task: Task,
+    *,
+    host_name: str,
+    epoch: str | None,
+    plan: StepPlan,
+    generation: int | None = None,
 ) -> Attempt:
     """Commits the intention: a new attempt with all that a later client needs to go on with it."""
     detail: dict[str, Any] = {
@@ -62,8 +69,9 @@ def begin(
     with world.store.write(lease=world.lease) as tx:
         # A task with a lost attempt is ready only by somebody's decision to supersede it.
         attempt = tx.create_attempt(
-            task.id, host=host_name, epoch=epoch, detail=detail, supersede=True
-        )
+            task.id, host=host_name, epoch=epoch, detail=detail, supersede=True,
+            generation=generation,
+        )  # fmt: skip
         tx.move_task(task.id, to, expect={task.state})
     world.announce(task, to)
     return attempt
@@ -78,7 +86,7 @@ def spec_of(attempt: Attempt) -> JobSpec:
     job = attempt.detail["job"]
     return JobSpec(
         attempt=attempt.id,
-        task=host_name_of(attempt.task),
+        task=elsewhere.host_name_of(attempt.task),
         generation=attempt.generation,
         argv=tuple(job["argv"]),
         env=job["env"],
@@ -90,19 +98,21 @@ def spec_of(attempt: Attempt) -> JobSpec:
     )
 
 
-def host_name_of(task_id: str) -> str:
-    """The task's name in folders and variables of the host: `make[3]` is `make.3` there."""
-    return task_id.translate(MEMBER_MARKS)
-
-
 def launch(
     world: World, task: Task, attempt: Attempt, host: Host, *, issued: Issued | None = None
 ) -> None:
     """Asks the host to run the attempt, beside the loop. Safe to repeat: it starts at most once."""
-    spec = spec_of(attempt)
+    spec = replace(spec_of(attempt), by=world.store.actor)
 
     def look(own: World) -> None:
-        host.launch(with_secrets(own, attempt, spec, issued))
+        try:
+            host.launch(with_secrets(own, attempt, spec, issued))
+        except HostFenceHeld as error:
+            owner = elsewhere.foreign_owner(own.store.snapshot(), task, host)
+            if owner is not None and owner.attempt == error.attempt:
+                error.hint = elsewhere.CURE.format(task=task.id)
+                error.args = (elsewhere.told(task.id, owner),)
+            raise
 
     def failed(error: Exception) -> None:
         if isinstance(error, CannotStart):
@@ -126,7 +136,7 @@ def not_started(world: World, task: Task, attempt: Attempt, error: RemoteError) 
     world.move(
         world.store.snapshot().task(task.id),
         TaskState.ATTENTION if held else TaskState.FAILED,
-        reason=f"held on the host: {error} ({error.hint})" if held else f"not started: {error}",
+        reason=f"held on the host: {error} {error.hint}" if held else f"not started: {error}",
         attempt=attempt,
         attempt_to=AttemptState.NEVER_STARTED,
         cls=FailureClass.NEVER_STARTED,

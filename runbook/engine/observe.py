@@ -15,7 +15,7 @@ from remote import Host, JobStatus, RemoteError, StopReport, Unreachable
 from runbook.engine import services, stall
 from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Problem, Progressed
-from runbook.engine.finish import evidence_of, finish, retry_reason, wait_before_retry
+from runbook.engine.finish import evidence_of, finish, retry_reason, wait_before_retry, when
 from runbook.engine.launching import CONTROL, launch
 from runbook.engine.logs import Growth, end_of_logs, live_of, mirror
 from runbook.engine.start import FOUND
@@ -215,6 +215,7 @@ def exited(
         evidence={**evidence_of(status), **({DIAGNOSIS: asdict(why)} if why else {})},
         exit_code=status.exit_code,
         signal=status.signal,
+        **when(world, task, attempt, status),
     )
 
 

@@ -41,9 +41,9 @@ class Seen:
 def look_again(world: World, name: str = "") -> tuple[Seen, ...]:
     """Polls every host with attempts that may run, and takes each one step on."""
     before = world.store.snapshot()
-    chosen = _chosen(before, name)
+    looked = chosen(before, name)
     # A narrowed view of the world: observe() sees only what was asked for.
-    narrowed = _only(before, {task.id for task in chosen})
+    narrowed = _only(before, {task.id for task in looked})
     observe(world, narrowed)
     until = time.monotonic() + CHECKS_S
     while any(world.background.busy(a.id) for _, a in live_attempts(narrowed)):
@@ -52,10 +52,11 @@ def look_again(world: World, name: str = "") -> tuple[Seen, ...]:
         world.background.wait()
         world.background.collect(world)
     after = world.store.snapshot()
-    return tuple(_seen(world, before, after, task) for task in chosen)
+    return tuple(_seen(world, before, after, task) for task in looked)
 
 
-def _chosen(snapshot: Snapshot, name: str) -> list[Task]:
+def chosen(snapshot: Snapshot, name: str) -> list[Task]:
+    """The tasks that are looked at: those of `name` of which something may run."""
     known = {task.id for task in snapshot.tasks} | {family_of(task.id) for task in snapshot.tasks}
     roles = {host.role for host in snapshot.hosts}
     if name and name not in known | roles:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remote import Host, RemoteError, Unreachable
 from runbook.approvals import question
 from runbook.claims import require_free
+from runbook.engine import elsewhere
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
 from runbook.engine.handing import Issued, take_secrets
@@ -104,6 +105,8 @@ class Prepared:
     context: StepContext
     plan: StepPlan
     issued: Issued
+    generation: int | None
+    """At least; where a person gave up what another workspace ran."""
 
 
 def prepare(world: World, task: Task, host: Host | None) -> Prepared | None:
@@ -121,10 +124,15 @@ def prepare(world: World, task: Task, host: Host | None) -> Prepared | None:
     stop = partial(stop_service, world)
     context = make_context(world, snapshot, task, host=host, stop_task=stop)
     plan = plan_task(task, context)
+    generation = None
     if host is not None:
+        if plan.job is not None:
+            generation = elsewhere.require_ours(world, snapshot, task, host)
         precheck(task, plan, host)
     issued = take_secrets(world, snapshot, task, plan.job.grants if plan.job else ())
-    return Prepared(host=host, epoch=epoch, context=context, plan=plan, issued=issued)
+    return Prepared(
+        host=host, epoch=epoch, context=context, plan=plan, issued=issued, generation=generation
+    )
 
 
 def not_prepared(world: World, task: Task, error: Exception) -> None:
@@ -147,7 +155,10 @@ def act(world: World, task: Task, prepared: Prepared, began: Callable[[str], Non
         return
     if not in_turn(world, task, plan):
         return
-    attempt = begin(world, task, host_name=context.host_name, epoch=prepared.epoch, plan=plan)
+    attempt = begin(
+        world, task, host_name=context.host_name, epoch=prepared.epoch, plan=plan,
+        generation=prepared.generation,
+    )  # fmt: skip
     began(task.id)
     if plan.job is not None and host is not None:
         launch(world, task, attempt, host, issued=prepared.issued)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from remote import Host, StopReport, Unreachable
 from runbook.engine.events import Info
-from runbook.engine.finish import evidence_of, retry_reason, wait_before_retry
+from runbook.engine.finish import evidence_of, retry_reason, wait_before_retry, when
 from runbook.reasons import WHY_STOPPED
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import TERMINAL
@@ -53,6 +53,7 @@ def stop_attempt(
                 exit_code=ended.exit_code,
                 signal=ended.signal,
                 evidence=evidence_of(ended),
+                **when(world, task, attempt, ended),
             )
         return report
     current = world.store.snapshot().task(task.id)

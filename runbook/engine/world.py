@@ -100,7 +100,10 @@ class World:
         self, task: Task, to: TaskState, reason: str = "", attempt: Attempt | None = None
     ) -> None:
         """Tells the listener of a committed move."""
-        seconds = seconds_since(attempt.created_at, self.now()) if attempt else None
+        seconds = None
+        if attempt is not None:  # what ended while nobody looked took no longer by that
+            ended = datetime.fromisoformat(attempt.ended_at) if attempt.ended_at else self.now()
+            seconds = seconds_since(attempt.created_at, ended)
         self.emit(TaskMoved(task=task.id, state=to.value, reason=reason, seconds=seconds))
 
     def move_attempt(self, attempt: Attempt, to: AttemptState, **outcome: Any) -> None:

@@ -70,15 +70,19 @@ def _add_running(server: MCPServer, session: Session) -> None:
             )
 
     @server.tool(annotations=REACHES)
-    def verify(task: TaskId) -> answers.Done:
+    def verify(task: TaskId, token: Token = None) -> answers.Done:
         """Runs the recorded checks of a done task again, on its host. One that no longer holds
-        makes the task stale; nothing is run again by this."""
-        with session.acting() as service:
+        makes the task stale; nothing is run again by this. A task that failed by a check alone is
+        judged again, and done if its checks hold; when they were edited, that needs a person's
+        token."""
+
+        def act(service: Service) -> str:
             rows = service.verify([task]).get(task, [])
             bad = [row for row in rows if row["verdict"] != "pass"]
             said = "; ".join(f"{row['check']}: {row['verdict']}" for row in bad)
-            message = said or f"{len(rows)} checks of {task} hold"
-            return answers.Done(done=True, message=message, revision=service.store.revision())
+            return said or f"{len(rows)} checks of {task} hold"
+
+        return _confirmed(session, "verify", task, token, act)
 
 
 def _add_recording(server: MCPServer, session: Session) -> None:

@@ -101,7 +101,7 @@ def remember(workspace: Workspace, place: Place) -> None:
 
 
 def _memory(workspace: Workspace) -> Path:
-    return workspace.private / "share.json"
+    return workspace.share_file
 
 
 def choose(

@@ -35,7 +35,10 @@ _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
         lambda task: task.state == "gated" and not model.is_stopped(task),
         "waits for nobody's yes",
     ),
-    "verify": (lambda task: task.state == "done", "is verified when it is done"),
+    "verify": (
+        lambda task: task.state in ("done", "failed"),
+        "is verified when it is done, or failed by a check",
+    ),
     "until": (lambda task: task.state not in model.FINISHED, "needs no run"),
     "only": (lambda task: task.state not in model.FINISHED, "needs no run"),
 }

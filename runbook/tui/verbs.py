@@ -45,6 +45,8 @@ class Verbs(MachineVerbs):
                 self.bind(task.role if task is not None else None)
             case "logs" | "wait" if task is not None:
                 app.ways.go("log", task=task.id)
+            case "status" if task is not None:
+                app.ways.go("task", task=task.id)
             case "nothing":
                 app.voice.tell("Nothing is left to do.")
             case _:
@@ -259,6 +261,6 @@ def _verified(task: str, found: Any) -> str:
     bad = [row for row in rows if row.get("verdict") == "fail"]
     unknown = [row for row in rows if row.get("verdict") == "unknown"]
     if bad:
-        return f"{task} is stale now: {bad[0].get('check')} no longer holds."
+        return f"{task}: {bad[0].get('check')} does not hold."
     said = f"{task}: {len(rows) - len(unknown)} of {len(rows)} checks hold"
     return f"{said}; {len(unknown)} could not be asked." if unknown else f"{said}."

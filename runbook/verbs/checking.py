@@ -15,9 +15,9 @@ from runbook.engine.planning import Foreseen, make_context, plan_task
 from runbook.engine.runner import needed_for
 from runbook.errors import CannotStart
 from runbook.placement import place
-from runbook.reasons import is_void
+from runbook.reasons import done_checks, is_void
 from runbook.steps.base import shown
-from runbook.verbs.base import Writer
+from runbook.verbs.judging import JudgeVerbs
 from state import Snapshot, Task, TaskKind, TaskState
 from state.graph import family_of, is_met, members, topological
 from state.transitions import PENDING, RUNNING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
-class CheckVerbs(Writer):
+class CheckVerbs(JudgeVerbs):
     """Planning one task, verifying again."""
 
     def plan_task(self, task_id: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class CheckVerbs(Writer):
         """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
 
         What turned stale only because its host was rebooted or replaced is done again when all its
-        checks still hold.
+        checks still hold. So is a failed task, when it is named: see `judge_again`.
         """
         snapshot = self.snapshot()
         named = [task for name in task_ids for task in members(snapshot, name)]
@@ -68,6 +68,9 @@ class CheckVerbs(Writer):
         for name in dict.fromkeys(task.id for task in named or snapshot.tasks):
             snapshot = self.snapshot()  # meeting its host may have made it stale
             task = snapshot.task(name)
+            if task.state is TaskState.FAILED and task.id in task_ids:
+                found[task.id] = self.judge_again(snapshot, task)
+                continue
             done = task.state is TaskState.DONE or is_void(task)
             if done and task.role and task.kind is not TaskKind.SERVICE and not task.removed:
                 if self.dry_run:
@@ -78,9 +81,9 @@ class CheckVerbs(Writer):
         return found
 
     def _asks(self, task: Task) -> list[str]:
-        attempt = self.snapshot().latest_attempt(task.id)
-        checks = attempt.detail.get("done_when") if attempt else None
-        return [f"{task.id}: {check_name(check)}" for check in checks or ()]
+        snapshot = self.snapshot()
+        checks = done_checks(snapshot, snapshot.latest_attempt(task.id))
+        return [f"{task.id}: {check_name(check)}" for check in checks]
 
     def preview(self, *, until: str | None = None, only: Collection[str] = ()) -> None:
         """Puts into `would` all that a run would start, with its commands. Asks no host.
@@ -103,8 +106,7 @@ class CheckVerbs(Writer):
                 self.would += [f"  {line}" for line in self._foretold(snapshot, task, outs)]
 
     def _verify_one(self, snapshot: Snapshot, task: Task) -> list[dict[str, Any]]:
-        attempt = snapshot.latest_attempt(task.id)
-        checks = list(attempt.detail.get("done_when") or []) if attempt else []
+        checks = done_checks(snapshot, snapshot.latest_attempt(task.id))
         host = self._hosts.of_role(snapshot, task.role or "")
         epoch = see_host(self._world(), snapshot, task.role, host)
         results = host.check(checks, timeout=CHECK_LIMIT_S) if checks else []

@@ -7,26 +7,33 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from remote import Unreachable
+from remote import RemoteError, Unreachable
+from runbook.engine import elsewhere
 from runbook.engine.launching import CONTROL
 from runbook.engine.observe import live_attempts
-from runbook.engine.reconcile import Seen, look_again
+from runbook.engine.reconcile import Seen, chosen, look_again
 from runbook.engine.runner import Engine, needed_for
 from runbook.engine.stopping import ended_before, live_attempt, stop_attempt
 from runbook.engine.watch import Once, Watch
-from runbook.errors import Exit, RunbookError
+from runbook.errors import CannotStart, Exit, RunbookError
+from runbook.placement import place
 from runbook.reader import ENGINE
 from runbook.reasons import PENDING_STOP, STOPPED_BY
 from runbook.verbs.base import ignore, wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
-from state import Attempt, AttemptState, LeaseHeld, Task, TaskState
+from state import Attempt, AttemptState, LeaseHeld, Snapshot, Task, TaskState, Tx
 from state.graph import members
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from remote import TaskOwner
     from runbook.engine.events import Listener
     from runbook.views import RunResult
+
+
+FIRST_ASKED = 20
+"""So many tasks that could start are asked about before a run; each is asked about at its start."""
 
 
 class RunVerbs(ConfirmVerbs):
@@ -57,6 +64,7 @@ class RunVerbs(ConfirmVerbs):
         scope = frozenset(task.id for name in only for task in members(snapshot, name))
         if until is not None:
             scope |= needed_for(snapshot, [task.id for task in members(snapshot, until)])
+        self._require_newest(scope)
         holder = f"{self.store.actor} (pid {os.getpid()})"
         lease = self.store.acquire(ENGINE, holder)
         try:
@@ -86,6 +94,7 @@ class RunVerbs(ConfirmVerbs):
         self._compare_revision()
         self.require_approved()
         self._require_free()
+        self._require_newest(frozenset())
         lease = self.store.acquire(ENGINE, f"{self.store.actor} (watch, pid {os.getpid()})")
         try:
             engine = Engine(replace(self._world(Once(listen)), lease=lease))
@@ -116,6 +125,8 @@ class RunVerbs(ConfirmVerbs):
             live = live_attempts(self.snapshot())
             self.would += [f"ask {one.host} about attempt {one.id} of {t.id}" for t, one in live]
             return ()
+        if not chosen(self.snapshot(), name):
+            return ()  # and no event, which would part this history from a copy of it
         try:
             lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")
         except LeaseHeld as error:
@@ -188,6 +199,9 @@ class RunVerbs(ConfirmVerbs):
         snapshot = self.snapshot()
         task = snapshot.task(task_id)
         attempt = snapshot.latest_attempt(task_id)
+        theirs = self._run_elsewhere(snapshot, task)
+        if task.state is TaskState.READY and theirs is not None:
+            return self._give_up(task, theirs, reason)
         if task.state is not TaskState.ATTENTION or attempt is None:
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
         self._person_decides("supersede", task_id, reason)
@@ -206,6 +220,8 @@ class RunVerbs(ConfirmVerbs):
                     exit_code=Exit.CONFLICT,
                 )
         with self._write() as tx:
+            if theirs is not None:
+                self._record_given_up(tx, task, theirs, reason)
             if attempt.state is AttemptState.STOP_INCOMPLETE:
                 tx.move_attempt(attempt.id, AttemptState.STOPPED, expect={attempt.state})
             moved = tx.move_task(
@@ -213,6 +229,57 @@ class RunVerbs(ConfirmVerbs):
             )
         self.write_progress()
         return moved
+
+    def _require_newest(self, scope: frozenset[str]) -> None:
+        """Refuses to run a state of which another copy went on, before anything is recorded.
+
+        Even who advances the graph is an event: with one of our own the copy could not be pulled.
+
+        Raises:
+            RunElsewhere: a task that would start now was started from another workspace.
+        """
+        snapshot = self.snapshot()
+        if not self.workspace.share_file.exists() or live_attempts(snapshot):
+            return  # what runs by this state is followed first
+        ready = place(snapshot, wanted=lambda task: not scope or task.id in scope).start
+        for task in [task for task in ready if task.role][:FIRST_ASKED]:
+            try:
+                host = self._hosts.of_role(snapshot, task.role or "")
+                elsewhere.require_ours(self._world(), snapshot, task, host)
+            except elsewhere.RunElsewhere:
+                raise
+            except (CannotStart, RemoteError):
+                return  # the run says so, and goes on with the others
+
+    def _run_elsewhere(self, snapshot: Snapshot, task: Task) -> TaskOwner | None:
+        """What another workspace ran or runs of the task, where this one started nothing itself."""
+        if not task.role or not elsewhere.may_have_run(self.workspace, snapshot, task):
+            return None
+        host = self._hosts.of_role(snapshot, task.role)
+        owner = elsewhere.foreign_owner(snapshot, task, host)
+        if owner is not None and owner.status.state in ("running", "published"):
+            raise RunbookError(
+                elsewhere.told(task.id, owner),
+                hint="Follow it from there, or stop it there first; then `runbook pull` here.",
+                exit_code=Exit.CONFLICT,
+            )
+        return owner
+
+    def _give_up(self, task: Task, theirs: TaskOwner, reason: str) -> Task:
+        """The task is started here although another workspace ran it; that is kept as a note."""
+        self._person_decides("supersede", task.id, reason)
+        self._require_free(task.id)
+        with self._write() as tx:
+            self._record_given_up(tx, task, theirs, reason)
+        self.write_progress()
+        return task
+
+    def _record_given_up(self, tx: Tx, task: Task, theirs: TaskOwner, reason: str) -> None:
+        said = elsewhere.told(task.id, theirs)
+        if self.dry_run:
+            self.would.append(f"run {task.id} a second time: {said}")
+        tx.set_meta(elsewhere.GIVEN_UP + task.id, theirs.attempt)
+        tx.add_note(f"Run a second time: {said} {reason}", task=task.id, decision=True)
 
 
 def stopping(task: Task, attempt: Attempt) -> str:

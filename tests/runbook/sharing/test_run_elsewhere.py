@@ -1,0 +1,78 @@
+"""A task that another copy of the state ran: said with the cure, before the histories part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runbook.engine.elsewhere import RunElsewhere
+from runbook.errors import Exit, RunbookError
+from runbook.service import Service
+from runbook.sharing.place import Place
+from tests.support.shared import take
+from tests.support.workspaces import cli, make, states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TASKS = """\
+  once:
+    title: Leaves a trace of each start
+    phase: one
+    step: shell
+    with: {sh: "mkdir -p ${host.work}; echo x >> ${host.work}/starts"}
+"""
+
+
+@pytest.fixture
+def ran_by_bob(tmp_path: Path) -> Path:
+    """Bob pulled Ann's state and ran its task; Ann knows nothing of it."""
+    place = Place(url=str(tmp_path / "state.runbook"))
+    with make(tmp_path / "ann", TASKS) as ann:
+        ann.push(place)
+    take(place, tmp_path / "bob")
+    with Service.open(tmp_path / "bob", actor="bob@far") as bob:
+        bob.run()
+        assert states(bob) == {"once": "done"}
+        bob.push(place)
+    return tmp_path
+
+
+def starts(folder: Path) -> int:
+    return (folder / "ann" / "work" / "starts").read_text().count("x")
+
+
+def test_the_stale_one_is_told_and_can_pull(ran_by_bob: Path) -> None:
+    with Service.open(ran_by_bob / "ann") as ann:
+        before = ann.store.revision()
+        with pytest.raises(RunElsewhere) as refused:
+            ann.run()
+        assert "`once` was run by another workspace (bob@far): attempt " in str(refused.value)
+        assert " ended ok at " in str(refused.value)
+        assert ann.reconcile() == ()
+        assert ann.store.revision() == before, "nothing that would keep a pull from working"
+    said = cli(ran_by_bob / "ann", "run")
+    assert said.returncode == Exit.CONFLICT
+    assert "takes over what it came to" in said.stderr
+    take(Place(url=str(ran_by_bob / "state.runbook")), ran_by_bob / "ann")
+    with Service.open(ran_by_bob / "ann") as ann:
+        assert states(ann) == {"once": "done"}
+    assert cli(ran_by_bob / "ann", "logs", "once").returncode == 0
+    assert starts(ran_by_bob) == 1
+
+
+def test_a_second_time_is_a_decision_that_names_the_first(ran_by_bob: Path) -> None:
+    with Service.open(ran_by_bob / "ann", dry_run=True) as ann:
+        ann.supersede("once", reason="his copy is lost")
+        assert any("was run by another workspace (bob@far)" in text for text in ann.would)
+    with Service.open(ran_by_bob / "ann") as ann:
+        ann.supersede("once", reason="his copy is lost")
+        (note,) = ann.snapshot().notes
+        assert "ended ok" in note.text
+        assert "his copy is lost" in note.text
+        ann.run()
+        assert states(ann) == {"once": "done"}
+        with pytest.raises(RunbookError, match="it is done"):
+            ann.supersede("once", reason="again")
+    assert starts(ran_by_bob) == 2
