@@ -38,7 +38,7 @@ def validated(model: type[M], data: Any, document: Document, at: At) -> M | None
             for found in errors
             if found["type"] == "extra_forbidden"
         }
-        placed = ((*_real_path(data, found["loc"]), found) for found in errors)
+        placed = ((*_real_path(data, found), found) for found in errors)
         for path, value, found in of_one_branch(placed):
             # A key that is there under a slip of the pen is not also reported as missing.
             known_slip = found["type"] == "missing" and found["loc"] in misspelt
@@ -64,18 +64,16 @@ def valid_part(model: type[M], data: Mapping[str, Any], missing: Mapping[str, An
     return None
 
 
-def _real_path(data: Any, loc: tuple[Any, ...]) -> tuple[At, Any]:
-    """`loc` without pydantic's own marks for the branches of a union, and what stands there."""
+def _real_path(data: Any, found: Any) -> tuple[At, Any]:
+    """Where it is, without pydantic's own marks for the branches of a union, and what is there."""
     path: list[str | int] = []
-    value = data
+    value, loc = data, found["loc"]
     for index, part in enumerate(loc):
         if (isinstance(value, Mapping) and part in value) or _indexes(part, value):
             value = value[part]
-        elif index == len(loc) - 1 and isinstance(value, Mapping):
-            return (*path, part), None  # a missing key
-        else:
-            break
-        path.append(part)
+            path.append(part)
+        elif found["type"] == "missing" and index == len(loc) - 1:
+            return (*path, part), None
     return tuple(path), value
 
 
