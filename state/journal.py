@@ -83,6 +83,10 @@ def append(
     return seq, digest
 
 
+LARGEST = (1 << 63) - 1
+"""A larger number is none to SQLite."""
+
+
 def read(
     conn: sqlite3.Connection, *, after: int = 0, limit: int = 1000, task: str | None = None
 ) -> list[Event]:
@@ -90,7 +94,7 @@ def read(
     rows = conn.execute(
         "SELECT seq, at, actor, kind, subject, task, payload FROM event"
         " WHERE seq > :after AND (:task IS NULL OR task = :task) ORDER BY seq LIMIT :limit",
-        {"after": after, "limit": limit, "task": task},
+        {"after": min(after, LARGEST), "limit": min(limit, LARGEST), "task": task},
     )
     return [
         Event(

@@ -12,7 +12,15 @@ import click
 
 from runbook import report
 from runbook.cli.acting import Acting, acting
-from runbook.cli.common import answer, following, json_option, notify_option, reason_of, tell_next
+from runbook.cli.common import (
+    answer,
+    finite,
+    following,
+    json_option,
+    notify_option,
+    reason_of,
+    tell_next,
+)
 from runbook.cli.follow import Follow
 from runbook.errors import Exit, RunbookError
 from runbook.notify import notifying
@@ -127,7 +135,7 @@ def say(result: RunResult, step: NextAction, *, asked: Mapping[str, str]) -> Non
 
 @click.command("wait")
 @click.argument("task", required=False)
-@click.option("--timeout", type=float, default=None, help="Seconds; then exit 10.")
+@click.option("--timeout", type=float, default=None, callback=finite, help="Seconds; then exit 10.")
 @json_option
 @click.pass_obj
 def wait_command(workspace: Path, task: str | None, timeout: float | None, as_json: bool) -> None:

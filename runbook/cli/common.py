@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +22,13 @@ SCHEMA = 1
 """Version of the JSON answers; it only grows when a field changes its meaning or goes."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def finite(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    """A number of an option; `nan` and `inf` are none that anybody pays or waits for."""
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is no amount.")
+    return value
 
 
 def json_option(function: F) -> F:

@@ -10,6 +10,7 @@ import click
 
 from runbook import report
 from runbook.cli.acting import Acting, acting
+from runbook.cli.common import F, finite
 from runbook.cli.terminal import ask_word
 from runbook.errors import Exit, RunbookError
 
@@ -30,6 +31,23 @@ class OfMachine(TypedDict):
     ends_at: str | None
 
 
+def rental_options(function: F) -> F:
+    """What a machine costs, and until when it is there."""
+    for decorate in (
+        click.option(
+            "--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z."
+        ),
+        click.option(
+            "--usd-per-hour",
+            type=click.FloatRange(min=0),
+            callback=finite,
+            help="What an hour of it costs.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
 @click.command("bind")
 @click.argument("role")
 @click.argument("target")
@@ -40,8 +58,7 @@ class OfMachine(TypedDict):
 @click.option(
     "--accept-fingerprint", default="", metavar="SHA256:...", help="Of a host key not known yet."
 )
-@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
-@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@rental_options
 @acting("host")
 def bind_command(
     call: Acting, role: str, target: str, accept_fingerprint: str, **of_it: Unpack[OfMachine]
@@ -67,8 +84,7 @@ def bind_command(
 
 @click.command("rent")
 @click.argument("role")
-@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="What an hour of it costs.")
-@click.option("--ends-at", metavar="TIME", help="When its rental ends: 2026-03-09T18:00:00Z.")
+@rental_options
 @acting("host")
 def rent_command(call: Acting, role: str, usd_per_hour: float | None, ends_at: str | None) -> None:
     """Say what the machine of ROLE costs and when its rental ends. Asks no machine.

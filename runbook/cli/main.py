@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -146,27 +148,52 @@ def _tell_version(ctx: click.Context) -> None:
 
 def main() -> None:
     """Runs the command line; every known error leaves as one message and its exit code."""
+    _take_streams()
+    try:
+        code = _outcome()
+    except BrokenPipeError:  # whoever read us has enough, as `head` has; click leaves with 1 too
+        code = 1
+    try:
+        sys.stdout.flush()
+    except OSError:  # said already; the interpreter would try, and complain, once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _take_streams() -> None:
+    """Something to write to, whatever we were started with, and in whatever alphabet."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: its number must not go to a database
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _outcome() -> int:
     try:
         cli.main(standalone_mode=False)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         tell_json(error.format_message(), "", error.exit_code)
-        sys.exit(error.exit_code)
-    except click.Abort:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
         report.error("Interrupted.", "")
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        raise
     except Exception as error:  # noqa: BLE001 (the outermost frame: known errors, or a bug)
-        sys.exit(leave(error))
+        return leave(error)
+    return 0
 
 
 def leave(error: Exception) -> int:
     """Says what went wrong and returns the exit code."""
-    from runbook.errors import explain
+    from runbook.errors import Exit, explain
 
     known = explain(error)
     if known is not None:
@@ -178,11 +205,25 @@ def leave(error: Exception) -> int:
         report.error(f"{error.strerror}{where}.", "")
         tell_json(f"{error.strerror}{where}.", "", 1)
         return 1
+    if isinstance(error, UnicodeEncodeError) and (word := _no_text()):
+        said, hint = f"{word} is no text.", "It has bytes that are not UTF-8: type it again."
+        report.error(said, hint)
+        tell_json(said, hint, int(Exit.USAGE))
+        return int(Exit.USAGE)
     said = f"A bug in runbook: {hidden(f'{type(error).__name__}: {error}')}"
     where = f"Traceback: {_dump(error)}"
     report.error(said, where)
     tell_json(said, where, 70)
     return 70
+
+
+def _no_text() -> str:
+    """What was typed in another alphabet than ours, as ASCII; empty where all of it was text."""
+    return next((ascii(word) for word in sys.argv if not word.isascii() and _has_bytes(word)), "")
+
+
+def _has_bytes(word: str) -> bool:
+    return any("\udc80" <= letter <= "\udcff" for letter in word)
 
 
 def tell_json(message: str, hint: str, exit_code: int) -> None:
@@ -192,7 +233,8 @@ def tell_json(message: str, hint: str, exit_code: int) -> None:
 
         verb = next((word for word in sys.argv[1:] if word in COMMANDS), None)
         error = {"message": message, "hint": hint, "exit_code": exit_code}
-        report.json_line({"schema": SCHEMA, "verb": verb, "revision": None, "error": error})
+        with suppress(OSError):  # nobody reads it; the message is on stderr
+            report.json_line({"schema": SCHEMA, "verb": verb, "revision": None, "error": error})
 
 
 def _dump(error: Exception) -> str:

@@ -119,7 +119,9 @@ def _source_text(source: str | None, target: Workspace) -> str:
                 f"There is no {RUNBOOK_FILE} in {target.root} and no SOURCE was given.", hint=hint
             )
         return _read_source(source)
-    own = target.runbook_file.read_text(encoding="utf-8")
+    from runbook.plan import read_file
+
+    own = read_file(target.runbook_file)
     if source is not None and _read_source(source) != own:
         raise RunbookError(
             f"{target.root} has another {RUNBOOK_FILE} already; {source} was not used.",
@@ -129,9 +131,10 @@ def _source_text(source: str | None, target: Workspace) -> str:
 
 
 def _read_source(source: str) -> str:
-    path = Path(source)
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
+    from runbook.plan import read_file
+
+    if Path(source).is_file():
+        return read_file(source)
     if source in bundled():
         return (files("runbook") / "library" / f"{source}.yaml").read_text(encoding="utf-8")
     raise RunbookError(
@@ -164,8 +167,16 @@ def kept_params(workspace: Workspace) -> dict[str, str]:
     """Parameters that this workspace was made with: a later `init` need not repeat them."""
     kept = workspace.private / "params.json"
     with suppress(FileNotFoundError):
-        stored: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
-        return stored
+        try:
+            stored = json.loads(kept.read_bytes())
+        except ValueError:
+            stored = None
+        if isinstance(stored, dict):
+            return stored
+        raise RunbookError(
+            f"{kept} is damaged: it does not hold the parameters.",
+            hint="Remove it, and give them all again: runbook init -p NAME=VALUE ...",
+        )
     return {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.plan.load import load_runbook, load_text
+from runbook.plan.load import load_runbook, load_text, read_file
 from runbook.plan.model import PlannedTask, Runbook
 from runbook.plan.problems import PlanError, Problem
 from runbook.plan.schema import json_schema
@@ -15,4 +15,5 @@ __all__ = [
     "json_schema",
     "load_runbook",
     "load_text",
+    "read_file",
 ]

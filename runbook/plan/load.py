@@ -35,20 +35,27 @@ def load_runbook(path: Path | str, params: Mapping[str, str] | None = None) -> R
     Raises:
         PlanError: with every problem that was found.
     """
-    shown = str(path)
+    return load_text(read_file(path), path=str(path), params=params or {})
+
+
+def read_file(path: Path | str) -> str:
+    """The text of a runbook file.
+
+    Raises:
+        PlanError: it cannot be read, or is no UTF-8.
+    """
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
         said = f"cannot be read: {error.strerror}"
         hint = "Name a runbook file that is there, or a bundled one, such as `demo`."
-        raise PlanError(shown, [Problem(line=1, column=1, message=said)], hint=hint) from error
+        raise PlanError(str(path), [Problem(line=1, column=1, message=said)], hint=hint) from error
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         said = f"not UTF-8 (byte 0x{raw[error.start]:02x})"
-        raise PlanError(shown, [Problem(line=line, column=1, message=said)]) from error
-    return load_text(text, path=shown, params=params or {})
+        raise PlanError(str(path), [Problem(line=line, column=1, message=said)]) from error
 
 
 def load_text(text: str, *, path: str, params: Mapping[str, str]) -> Runbook:

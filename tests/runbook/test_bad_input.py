@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runbook.cli.main import main
 from runbook.plan import load_text
 from runbook.service import Service
 from state import connection
@@ -21,6 +20,8 @@ from tests.support.workspaces import HEAD, make, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.runbook.conftest import Said
 
 TASKS = """\
   a:
@@ -35,25 +36,6 @@ TASKS = """\
     step: shell
     with: {argv: ["true"]}
 """
-
-Said = tuple[int, str, str]
-
-
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """Runs a verb in this process: exit code, stdout, stderr."""
-
-    def verb(folder: Path, *words: str) -> Said:
-        monkeypatch.setattr("sys.argv", ["runbook", "-w", str(folder), *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return verb
 
 
 @pytest.fixture

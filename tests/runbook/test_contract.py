@@ -13,19 +13,20 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from runbook.cli.answers import ANSWERS, ERROR, EXITS, REHEARSAL, SCHEMA, problems_of
-from runbook.cli.main import COMMANDS
 from runbook.cli.main import cli as group
 from runbook.errors import Exit
+from tests.support.all_verbs import all_verbs
 from tests.support.deadline import wait_for
 from tests.support.workspaces import cli, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import click
 
 ROOT = Path(__file__).parents[2]
 TASKS = """\
@@ -58,26 +59,6 @@ LOOKING = {
     ),
 }
 """Verbs that change no graph (files are none of it), or have it changed by what they find."""
-
-
-def leaves(command: click.Command, words: str) -> list[tuple[str, click.Command]]:
-    if isinstance(command, click.Group):
-        return [
-            found
-            for name, inner in command.commands.items()
-            for found in leaves(inner, f"{words} {name}")
-        ]
-    return [(words, command)]
-
-
-def all_verbs() -> list[tuple[str, click.Command]]:
-    context = click.Context(group)
-    found = []
-    for name in COMMANDS:
-        command = group.get_command(context, name)
-        assert command is not None
-        found += leaves(command, name)
-    return found
 
 
 VERBS = all_verbs()
