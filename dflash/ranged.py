@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL, JOURNAL = ".partial", ".partial-journal"
+PIECE = 1 << 20
+"""One write: larger ones cost ext4 more processor time a byte."""
 
 
 class PartialFile:
@@ -68,7 +70,7 @@ class PartialFile:
         digest = hashlib.sha256(data).hexdigest()
         at, view = start, memoryview(data)
         while view:
-            written = os.pwrite(self._fd, view, at)
+            written = os.pwrite(self._fd, view[:PIECE], at)
             at, view = at + written, view[written:]
         with self._lock:
             self._lines.write(json.dumps([start, at, digest]) + "\n")

@@ -9,7 +9,7 @@ each does besides moving bytes:
   obstore proof  the same hashes, and the arriving ones compared; plain writes
   obstore        signs the SHA-256 of what is sent; what arrives is not looked at; plain writes
   s5cmd          signs the SHA-256, sends an MD5; what arrives is not looked at; plain writes
-  boto3          as s5cmd, by its TransferManager
+  boto3          as s5cmd with CRC-32 instead of MD5, by its TransferManager
 
 "start" is the same command for a single small file: what a command costs before it moves anything.
 Run: python tests/benchmarks/object_store.py [--files 200] [--kib 4096] [--s5cmd PATH] [--weed PATH]
@@ -198,16 +198,19 @@ def measure(args: argparse.Namespace, url: str, top: Path) -> dict[str, Any]:
 
 def show(args: argparse.Namespace, found: dict[str, Any]) -> None:
     print(f"{args.files} files of {args.kib} KiB, median of {args.rounds}; load {os.getloadavg()}")
+
+    def median(way: str, direction: str, name: str) -> tuple[float, float]:
+        took, used = zip(*found[f"{way} {direction} {name}"], strict=True)
+        return statistics.median(took), statistics.median(used)
+
     for direction in ("up", "down"):
         for way in found["ways"]:
-            took, used = zip(*found[f"{way} {direction} all"], strict=True)
-            start = statistics.median(cpu for _, cpu in found[f"{way} {direction} start"])
-            base = [seconds for seconds, _ in found[f"dflash {direction} all"]]
-            ratio = statistics.median(ours / own for ours, own in zip(base, took, strict=True))
+            (all_s, all_cpu), (start_s, start_cpu) = (
+                median(way, direction, name) for name in ("all", "start")
+            )
             print(
-                f"{direction:<5} {way:<14} {statistics.median(took):7.2f} s   "
-                f"processor {statistics.median(used):5.2f} s, of that start {start:4.2f}   "
-                f"dflash takes {ratio:4.2f} x its time"
+                f"{direction:<5} {way:<14} {all_s:6.2f} s, {all_s - start_s:6.2f} after its start; "
+                f"processor {all_cpu:5.2f} s, {all_cpu - start_cpu:5.2f} after its start"
             )
 
 
