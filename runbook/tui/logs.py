@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from runbook.tui import format as fmt
+from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from runbook.tui.bridge import Bridge
     from runbook.tui.describe import Looks
     from runbook.tui.widgets.log_view import LogView
+    from runbook.verbs.logs import Copied
     from runbook.views import View
+    from state.model import Task
 
 ASK_AGAIN_S = 1.0
+FETCH_AGAIN_S, SILENT_AGAIN_S, FETCH_S = 2.0, 15.0, 5.0
+"""Pause after a host's answer and after its silence; how long one look at it may last."""
 
 
 class Streams:
@@ -61,6 +67,41 @@ class Streams:
             if _size(err):
                 return "err", err
         return "out", out
+
+
+class Fetching:
+    """A log that nobody copies is fetched from its host, a little after each answer."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """Why the copy may be old; empty when it is not."""
+        self._next = 0.0
+
+    def look(self, bridge: Bridge, view: View, task: Task | None) -> None:
+        """Asks, when it is time and nobody who advances the graph does."""
+        now = time.monotonic()
+        if task is None or bridge.engine_runs or not is_uncopied(view, task):
+            self.problem = ""
+        elif now >= self._next:
+            self._next = now + SILENT_AGAIN_S
+            name = task.id
+            bridge.look("log", lambda s: s.copy_logs(name, within_s=FETCH_S), self._answered)
+
+    def _answered(self, copied: Copied) -> None:
+        self.problem = copied.problem
+        if not copied.problem:
+            self._next = time.monotonic() + FETCH_AGAIN_S
+
+
+def is_uncopied(view: View, task: Task) -> bool:
+    """Whether a job may write and nobody copies it."""
+    attempt = view.snapshot.latest_attempt(task.id)
+    return (
+        view.engine is None
+        and attempt is not None
+        and attempt.state not in TERMINAL
+        and attempt.detail.get("job") is not None
+    )
 
 
 def title_of(view: LogView, stream: str, looks: Looks) -> Text:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.engine.events import Listener
+    from runbook.verbs.logs import Copied
     from runbook.views import Checkpoint, RunResult, View
     from runbook.workspace import Workspace
     from state.model import Event, HostBinding
@@ -79,6 +80,9 @@ class ServicePort(ReaderPort, Protocol):
 
     def push(self, place: Any) -> Any:
         """Put the state where another machine finds it."""
+
+    def copy_logs(self, task_id: str, *, within_s: float = ...) -> Copied:
+        """Fetch what a task wrote, where nobody who advances the graph copies it."""
 
     def verify(self, task_ids: Collection[str] = ()) -> Any:
         """Run the recorded checks of done tasks again."""

@@ -125,7 +125,7 @@ class RunVerbs(ConfirmVerbs):
             live = live_attempts(self.snapshot())
             self.would += [f"ask {one.host} about attempt {one.id} of {t.id}" for t, one in live]
             return ()
-        if not chosen(self.snapshot(), name):
+        if not chosen(self.snapshot(), name) and not self.store.is_live(ENGINE):
             return ()  # and no event, which would part this history from a copy of it
         try:
             lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")

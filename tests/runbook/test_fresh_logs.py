@@ -15,9 +15,14 @@ from runbook.cli.logs import logs_command
 from runbook.engine import hosts
 from runbook.engine.events import TaskMoved
 from runbook.errors import Exit
+from runbook.service import Service
+from runbook.tui.app import RunbookApp
+from runbook.tui.screens.log import LogScreen
 from state import HostBinding
 from tests.support.deadline import wait_for
 from tests.support.sshd import running_sshd
+from tests.support.tui_driver import driven, in_front
+from tests.support.waiting import wait_until
 from tests.support.workspaces import cli, command, make, states
 
 if TYPE_CHECKING:
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     import pytest
 
     from remote import HostTarget, Transport
-    from runbook.service import Service
 
 TASKS = """\
   talks:
@@ -82,6 +86,27 @@ def test_what_was_written_while_nobody_looked_is_shown_and_followed(tmp_path: Pa
         assert follow.returncode == 0
         assert "its job is over (exited) and nobody recorded it" in errors
         assert service.store.revision() == before, "looking records nothing"
+        service.run()
+        assert states(service) == {"talks": "done"}
+
+
+async def test_the_log_on_the_screen_grows_while_nobody_advances_the_graph(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    with make(tmp_path, TASKS) as service:
+        leave_running(service, work)
+        tell(work, 0)
+        app = RunbookApp(lambda: Service.open(tmp_path), crash_file=tmp_path / "crash.log")
+        async with driven(app) as pilot:
+            app.board.go_to("talks")
+            await pilot.press("3")
+            await in_front(app, LogScreen)
+            screen = app.screen
+            assert isinstance(screen, LogScreen)
+            log = screen.log_view
+            await wait_until(lambda: log.file.line_count == 1, "a line", seconds=60)
+            tell(work, 1)
+            await wait_until(lambda: log.file.line_count == 2, "more", seconds=60)
+        (work / "go").touch()
         service.run()
         assert states(service) == {"talks": "done"}
 

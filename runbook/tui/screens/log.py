@@ -10,7 +10,7 @@ from textual import on
 
 from runbook.tui import format as fmt
 from runbook.tui.keymap import bindings, of_place
-from runbook.tui.logs import title_of
+from runbook.tui.logs import Fetching, title_of
 from runbook.tui.logsearch import FAILURE, Matches, pattern_of
 from runbook.tui.screens.place import PlaceScreen
 from runbook.tui.widgets.log_view import LogView
@@ -36,6 +36,7 @@ class LogScreen(PlaceScreen):
     def __init__(self) -> None:
         super().__init__()
         self.log_view = LogView(id="log")
+        self.fetching = Fetching()
         self.stream: str | None = None
         self.attempt = ""
         """The id of an older attempt; empty for the newest."""
@@ -107,6 +108,9 @@ class LogScreen(PlaceScreen):
         if which is not None and len(attempts) > 1:
             title.append(f"attempt {which.number} of {len(attempts)}  ", looks.inks.muted)
         title.append_text(title_of(self.log_view, stream, looks))
+        if self.fetching.problem:
+            said = f" {looks.glyphs.dot} an old copy: {fmt.clean(self.fetching.problem)}"
+            title.append(said, looks.inks.warn)
         title.append_text(self._search_title())
         self.log_view.entitle(title)
 
@@ -125,7 +129,9 @@ class LogScreen(PlaceScreen):
 
     def tick(self) -> None:
         """The file grows, the search goes on."""
-        moved = self.log_view.poll()
+        problem = self.fetching.problem
+        self.fetching.look(self.home.bridge, self.home.view, self.current_task)
+        moved = self.log_view.poll() or problem != self.fetching.problem
         failures = self._failures
         if failures is not None and not failures.complete:
             moved = failures.poll() or moved
