@@ -9,6 +9,7 @@ from __future__ import annotations
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_GATE = 4
+EXIT_KEYS = 77  # EX_NOPERM: the keys have ended; `runbook` runs it again with new ones
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: run the same command again and it goes on
 
 

@@ -27,7 +27,7 @@ from dflash.progress import Progress
 from dflash.prompts import TURNS, PromptFile
 from dflash.quarantine import FILE as QUARANTINE
 from dflash.quarantine import Quarantine
-from dflash.s3 import S3, StoreOptions
+from dflash.s3 import S3, KeysExpired, StoreOptions
 from dflash.s3_store import S3Store
 from dflash.servers import ServerList
 
@@ -328,7 +328,8 @@ def _unanswered(session: Run, prompts: int, out: Path) -> DflashError:
 
 def _not_uploaded(outbox: Outbox, missing: Sequence[str], files: int) -> DflashError:
     shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-    return DflashError(
+    kind = KeysExpired if outbox.keys_ended else DflashError
+    return kind(
         f"{len(missing)} of {files} files are not in {outbox.url} ({shown}): {outbox.problem}",
         "All rows are kept here. Mend the cause and run the same command again: it sends what is "
         "missing.",

@@ -11,6 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from dflash import keys
 from dflash.connections import Connections
 from dflash.dispatch import Dispatcher, Limits, Work
 from dflash.errors import Interrupted
@@ -177,6 +178,8 @@ class Run:
         }
         if problem := self._dispatcher.list_problem:
             found.add(f"the list of servers {problem}")
+        if self._outbox is not None and (late := keys.late()):
+            found.add(late)
         news = "; ".join(sorted(found - self._told))
         self._told = found
         return news
@@ -201,6 +204,8 @@ class Run:
             metrics["failed"] = self.failed
         if self._outbox is not None and self._outbox.waiting:
             metrics["to_upload"] = self._outbox.waiting
+        if self._outbox is not None and (told := self._outbox.keys_told):
+            metrics["keys"] = told
         if self._audit is not None and self._audit.judged:
             metrics["audited"] = self._audit.judged
         if self._dispatcher is not None:

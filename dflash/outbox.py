@@ -2,6 +2,9 @@
 
     URL/shard-00000.jsonl ...   as they are sealed      URL/manifest.json    last
 
+Shards stay in the folder in any case, so that waiting for a store, or for keys when those that this
+job has have ended, costs no room.
+
 One thread sends them in order, with their SHA-256, and tries again after any trouble, less often
 each time. At the end everything is compared with what the store has, and the manifests are written
 there: until then nobody takes the folder for whole. What a killed run did not send, the next sends.
@@ -14,10 +17,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from dflash import keys
 from dflash.completions import MANIFEST
 from dflash.errors import DflashError
 from dflash.objects import open_store
 from dflash.put import local_file, send
+from dflash.s3 import KeysExpired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 LAST_TRIES = 3
+KEYS_PATIENCE_S = 5.0
+"""At the end, for new keys: whoever hands them out looks every few seconds, or is away for long."""
 
 
 class Outbox:
@@ -49,6 +56,7 @@ class Outbox:
         self.url = self._store.where
         self.sent = 0
         self.problem = ""
+        self.keys_ended = False
         self._folder = folder
         self._options = options
         self._tell = tell
@@ -72,6 +80,11 @@ class Outbox:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def keys_told(self) -> str:
+        """Until when the keys of this job hold, or that they are dead; empty without any."""
+        return keys.told(refused=self.keys_ended)
+
     def stop(self) -> None:
         """At once: the next run sends what is left."""
         with self._wake:
@@ -86,15 +99,23 @@ class Outbox:
         names = [*(entry["file"] for entry in manifest["shards"]), MANIFEST]
         files = [local_file(self._folder / name, name) for name in names]
         for attempt in range(LAST_TRIES):
+            before = keys.newest()
             try:
                 send(files, self._store, self._options, progress=progress)
+            except KeysExpired as error:
+                self._note(error)
+                self._tell(f"upload: {error}")
+                if before is None or not keys.wait_for_others(
+                    before, within_s=KEYS_PATIENCE_S, wait=time.sleep
+                ):
+                    break
             except (DflashError, OSError) as error:
-                self.problem = str(error)
+                self._note(error)
                 if attempt < LAST_TRIES - 1:
                     self._tell(f"upload: {error}; it is tried again")
                     time.sleep(self._pauses[min(attempt, len(self._pauses) - 1)])
             else:
-                self.problem = ""
+                self._note(None)
                 self._waiting.clear()
                 return []
         return self._missing(names)
@@ -127,18 +148,26 @@ class Outbox:
                 if self._ending:
                     return
                 entry = self._waiting[0]
+            before = keys.newest()
             try:
                 self._send(entry)
             except Exception as error:  # noqa: BLE001 (a library's bug must not end the run)
                 failures += 1
-                self.problem = _short(error)
-                if failures in (1, len(self._pauses)) or not failures % 60:
+                ended = self.keys_ended
+                self._note(error)
+                if self.keys_ended and not ended:
+                    self._tell(
+                        f"the keys for {self.url} have run out: {self.waiting} shards wait here "
+                        "and go when `runbook run` or `runbook watch` brings new ones"
+                    )
+                elif failures in (1, len(self._pauses)) or not failures % 60:
                     self._tell(f"upload of {entry['file']}: {self.problem}; it is tried again")
-                self._pause(failures - 1)
+                self._pause(failures - 1, before)
                 continue
             if failures:
                 self._tell(f"upload goes on: {entry['file']} arrived")
-            failures, self.problem = 0, ""
+            failures = 0
+            self._note(None)
             with self._wake:
                 self._waiting.popleft()
                 self.sent += 1
@@ -156,10 +185,17 @@ class Outbox:
             self._there = {found: about.size for found, about in self._store.listed().items()}
         return self._there
 
-    def _pause(self, failures: int) -> None:
+    def _note(self, error: Exception | None) -> None:
+        self.problem = "" if error is None else _short(error)
+        self.keys_ended = isinstance(error, KeysExpired)
+
+    def _pause(self, failures: int, before: keys.Keys | None) -> None:
+        """New keys end it."""
+        seconds = self._pauses[min(failures, len(self._pauses) - 1)]
         with self._wake:
-            if not self._ending:
-                self._wake.wait(self._pauses[min(failures, len(self._pauses) - 1)])
+            keys.wait_for_others(
+                before, within_s=seconds, wait=self._wake.wait, stop=lambda: self._ending
+            )
 
 
 def _short(error: BaseException) -> str:

@@ -11,7 +11,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import DflashError, UsageError
+from dflash import keys
+from dflash.errors import EXIT_KEYS, DflashError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,12 @@ class NoAccess(DflashError):
     """No credentials, or the store refuses those that we have."""
 
 
+class KeysExpired(NoAccess):
+    """The keys were good and have ended. With new ones the same request goes through."""
+
+    exit_code = EXIT_KEYS
+
+
 class NoAnswer(DflashError):
     """The store could not be reached or has trouble: what came of the request is not known."""
 
@@ -66,7 +73,6 @@ def connect(options: StoreOptions, where: str) -> Any:
 def connection(options: StoreOptions, where: str) -> tuple[Any, Any]:
     """A client, and the credentials that it signs with: None when there are none."""
     try:
-        import boto3
         from botocore.config import Config
     except ImportError:
         raise DflashError("boto3 is not installed here", "Install it to use s3://.") from None
@@ -81,7 +87,7 @@ def connection(options: StoreOptions, where: str) -> tuple[Any, Any]:
         response_checksum_validation="when_required",
     )  # fmt: skip
     with explained(where):
-        session = boto3.Session()
+        session = keys.boto_session()
         found = session.get_credentials()
         if options.short_lived_only and found is not None and not found.token:
             raise NoAccess(
@@ -139,11 +145,11 @@ def code_of(error: Any) -> str:
 
 def _refused(where: str, error: Any) -> DflashError:
     status, code = status_of(error), code_of(error)
-    if code in EXPIRED:
-        return NoAccess(
+    # A HEAD request is refused without a word, and some stores no longer know keys that ended.
+    if code in EXPIRED or (status in (400, 401, 403) and keys.have_ended()):
+        return KeysExpired(
             f"{where}: the keys have run out ({code})",
-            "Run the task again: it gets fresh ones, and what was moved is kept. For a long job, "
-            "`retry: {max: 5, on: [exit]}`.",
+            "Run the task again: it gets fresh ones, and what was moved is kept.",
         )
     if status in (401, 403):
         return NoAccess(

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash import keys
 from dflash.errors import InputInvalid, UsageError
 from dflash.files import write_json
 from dflash.objects import add_store_arguments, open_store, store_options
 from dflash.progress import Progress, write_out
 from dflash.put import Changed, Local, Sender, local_files, put
-from dflash.s3 import NoAnswer
+from dflash.s3 import KeysExpired, NoAnswer
 from dflash.sources import NOT_INPUT
 from dflash.syncing import for_each
 
@@ -86,9 +87,19 @@ def sync(
     growing = Growing(folder, url, options, settle_s=settle_s, progress=progress)
     pause = every_s
     while not is_there(folder, until):
+        before = keys.newest()
         try:
             growing.look()
             pause = every_s
+        except KeysExpired as error:
+            if before is None:
+                raise
+            progress.emit(
+                "phase", message=f"{error.message}; it goes on with new ones",
+                metrics={"keys": keys.told(refused=True)},
+            )  # fmt: skip
+            keys.wait_for_others(before, within_s=LONGEST_PAUSE_S, wait=time.sleep,
+                                 stop=lambda: is_there(folder, until))  # fmt: skip
         except NoAnswer as error:
             progress.emit("phase", message=f"{error.message}; it is tried again")
             pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -193,6 +193,13 @@ class Host(HostFiles):
         limit: float | None = self._verb("extend", body)["time_limit_s"]
         return limit
 
+    def hand_keys(
+        self, attempt: str, values: Mapping[str, str], *, since: float, end: float, generation: int
+    ) -> None:
+        """Give a running job new keys in place of those that it has. One that has ended refuses."""
+        keys = {"values": dict(values), "since": since, "end": end}
+        self._verb("hand_keys", {"attempt": attempt, "keys": keys, "generation": generation})
+
     def set_draining(self, address: str, *, on: bool) -> list[str]:
         """Tell clients on the host that a server (HOST:PORT) takes no new requests, or does again.
 

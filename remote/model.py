@@ -87,6 +87,8 @@ class JobStatus:
     started_at: str | None = None
     ended_at: str | None = None
     evidence: Mapping[str, JSON] = field(default_factory=dict)
+    keys: Mapping[str, float] | None = None
+    """Of a running job to which keys are handed: `since` and `end` of the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,18 @@
 `keys`: short-lived keys for one prefix, from the store's token service (STS) with a policy of their
 own. `listing`: signed URLs of the objects below a prefix, to read them without any key. Both come
 from the credentials of whoever runs `runbook`, go the way of secrets, and are kept nowhere: the
-database has what was asked for, so that another operator's launch asks anew.
+database has what was asked for, so that another operator's launch asks anew. When they end is told
+to the job and its host, which is how whoever follows the job knows (`runbook.engine.renewing`).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import time
 import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from runbook.errors import CannotStart
@@ -31,7 +35,10 @@ OURS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where `runbook` is started: "
     "the host gets only what is made from them for this job."
 )
+SPAN = "RUNBOOK_KEYS_SPAN"
 SIGNED_S = 12 * 3600
+SHORTEST_ROLE_S = 3600
+"""Every role allows it, also to keys that are temporary themselves."""
 MANIFESTS = (".objects.json", "manifest.json")
 READ = ("s3:GetObject",)
 WRITE = (
@@ -42,23 +49,39 @@ WRITE = (
 )
 
 
-def issue(grants: Iterable[Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the job's environment. Keys among the task's own secrets come first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """What was made for one job: variables, and from when to when they hold by our clock."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    since: float = 0.0
+    end: float = 0.0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a launch: they, and when they end."""
+        return {**self.values, SPAN: f"{self.since:.0f} {self.end:.0f}"} if self.values else {}
+
+
+def issue(grants: Iterable[Mapping[str, Any]], given: Mapping[str, str]) -> Issued:
+    """What the grants come to now. Keys among the task's own secrets come first.
 
     Raises:
         CannotStart: the store refuses, or has no such service.
     """
-    issued: dict[str, str] = {}
+    since, ends = time.time(), []
+    values: dict[str, str] = {}
     for grant in grants:
-        if grant["kind"] == "listing":
-            issued[LISTING] = listing(grant)
-        elif "AWS_ACCESS_KEY_ID" not in given:
-            issued |= keys(grant)
-    return issued
+        if grant["kind"] == "keys" and "AWS_ACCESS_KEY_ID" in given:
+            continue
+        made, end = listing(grant) if grant["kind"] == "listing" else keys(grant)
+        values |= made
+        ends.append(end)
+    return Issued(values=values, since=since, end=min(ends, default=0.0))
 
 
-def keys(grant: Mapping[str, Any]) -> dict[str, str]:
-    """Keys that end by themselves and open these prefixes alone."""
+def keys(grant: Mapping[str, Any]) -> tuple[dict[str, str], float]:
+    """Keys that open these prefixes alone, and when they end by themselves."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -78,10 +101,7 @@ def keys(grant: Mapping[str, Any]) -> dict[str, str]:
     seconds = int(grant["hours"]) * 3600
     try:
         if grant["role"] or grant["endpoint"] or ours.token:
-            answer = client.assume_role(
-                RoleArn=grant["role"] or ANY_ROLE, RoleSessionName="runbook", Policy=policy,
-                DurationSeconds=min(seconds, 12 * 3600),
-            )  # fmt: skip
+            answer = _of_role(client, grant["role"] or ANY_ROLE, policy, min(seconds, 12 * 3600))
         else:
             answer = client.get_federation_token(
                 Name="runbook", Policy=policy, DurationSeconds=seconds
@@ -93,7 +113,21 @@ def keys(grant: Mapping[str, Any]) -> dict[str, str]:
             "issues none, give keys of your own making with AWS_SESSION_TOKEN as `secrets:`; or "
             "take the risk with `long_lived_keys: true`.",
         ) from error
-    return {name: answer["Credentials"][key] for name, key in KEYS.items()}
+    made = answer["Credentials"]
+    return {name: made[key] for name, key in KEYS.items()}, made["Expiration"].timestamp()
+
+
+def _of_role(client: Any, role: str, policy: str, seconds: int) -> Any:
+    """For as long as asked, or for the hour that every role allows."""
+    from botocore.exceptions import ClientError
+
+    about = {"RoleArn": role, "RoleSessionName": "runbook", "Policy": policy}
+    try:
+        return client.assume_role(**about, DurationSeconds=seconds)
+    except ClientError as error:
+        if seconds <= SHORTEST_ROLE_S or "DurationSeconds" not in str(error):
+            raise
+        return client.assume_role(**about, DurationSeconds=SHORTEST_ROLE_S)
 
 
 def policy_for(places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -118,10 +152,11 @@ def policy_for(places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def listing(grant: Mapping[str, Any]) -> str:
-    """Names, sizes, digests and signed URLs, as `remote/payloads/model_sources.py` unpacks them."""
+def listing(grant: Mapping[str, Any]) -> tuple[dict[str, str], float]:
+    """Names, sizes, digests and signed URLs, as `remote/payloads/model_sources.py` unpacks them;
+    and when these end."""
     from dflash.errors import DflashError
-    from dflash.s3 import NoAccess, StoreOptions, connect, explained, split
+    from dflash.s3 import NoAccess, StoreOptions, connection, explained, split
     from dflash.s3_store import S3Store
 
     url = grant["url"]
@@ -132,7 +167,7 @@ def listing(grant: Mapping[str, Any]) -> str:
         store = S3Store(url, options)
         there = store.listed()
         digests = _digests(store, there)
-        client, (bucket, prefix) = connect(options, url), split(url)
+        (client, ours), (bucket, prefix) = connection(options, url), split(url)
         with explained(url):
             signed = {
                 name: client.generate_presigned_url(
@@ -155,7 +190,10 @@ def listing(grant: Mapping[str, Any]) -> str:
         for name, where in sorted(signed.items())
     ]
     packed = zlib.compress(json.dumps(files).encode(), 9)
-    return base64.b64encode(packed).decode()
+    ends = datetime.now(UTC) + timedelta(seconds=SIGNED_S)
+    # A URL that was signed with temporary keys ends with them.
+    ends = min(ends, getattr(ours, "_expiry_time", None) or ends)
+    return {LISTING: base64.b64encode(packed).decode()}, ends.timestamp()
 
 
 def _digests(store: Any, there: Mapping[str, Any]) -> dict[str, str]:

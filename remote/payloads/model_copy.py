@@ -25,6 +25,7 @@ from remote.payloads.model_blocks import GIB, Meter, copy_file, emit, size_of, w
 from remote.payloads.model_sources import (
     MANIFEST,
     PARTIAL,
+    Ended,
     Model,
     Refused,
     Source,
@@ -36,6 +37,8 @@ from remote.payloads.model_sources import (
 MEMORY_TYPES = ("tmpfs", "ramfs")
 # Of Linux; the module fcntl has them only there.
 F_SETSIG, F_SETLEASE = 10, 1024
+EXIT_KEYS = 77
+"""As of `dflash.errors`: `runbook` runs it again with new URLs."""
 
 
 class Place(NamedTuple):
@@ -399,7 +402,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         result = make(args)
     except Refused as refusal:
         print("model_copy: %s\n  next: %s" % (refusal, refusal.hint), file=sys.stderr, flush=True)
-        return 1
+        return EXIT_KEYS if isinstance(refusal, Ended) else 1
     except OSError as error:
         print("model_copy: %s" % error, file=sys.stderr, flush=True)
         return 1

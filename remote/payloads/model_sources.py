@@ -35,6 +35,10 @@ class Refused(Exception):
         self.hint = hint
 
 
+class Ended(Refused):
+    """The signed URLs are past their end; with new ones the same command goes on."""
+
+
 class Source(NamedTuple):
     """One file of the model. The sha256 is the source's own claim, or empty; the stamp changes when
     the content may have."""
@@ -151,15 +155,19 @@ def _ask(url: str, headers: Dict[str, str]) -> Any:
     return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)  # noqa: S310
 
 
-def _from_web(headers: Dict[str, str], hint: str) -> Callable[[Source, int, memoryview], None]:
+def _from_web(
+    headers: Dict[str, str], hint: str, signed: Optional[_Signed] = None
+) -> Callable[[Source, int, memoryview], None]:
     def read(file: Source, start: int, view: memoryview) -> None:
         asked = dict(headers, Range="bytes=%d-%d" % (start, start + len(view) - 1))
         for attempt in range(TRIES):
             try:
-                _fill(file, asked, view)
+                _fill(signed.now(file) if signed else file, asked, view)
                 return
             except urllib.error.HTTPError as error:
                 error.close()
+                if signed and error.code in (400, 401, 403) and signed.ended():
+                    raise Ended("%s: its signed URL has run out" % file.path, hint) from None
                 if error.code < 500 and error.code not in (408, 429):
                     raise Refused("%s: the server says %s" % (file.path, error), hint) from None
                 problem: Exception = error
@@ -189,13 +197,42 @@ def _fill(file: Source, headers: Dict[str, str], view: memoryview) -> None:
             view = view[got:]
 
 
+class _Signed:
+    """The URLs of a listing: those of the launch, or newer ones that were handed to the job."""
+
+    def __init__(self, packed: str) -> None:
+        self._end = float((os.environ.get("RUNBOOK_KEYS_SPAN") or "0 inf").split()[-1])
+        self._file = os.path.join(os.environ.get("RUNBOOK_JOB_DIR", ""), "ctl", "keys")
+        self._stamp: Any = None
+        self._urls: Dict[str, str] = {}
+        self.files = unpack(packed)
+
+    def now(self, file: Source) -> Source:
+        """The file with its newest URL."""
+        try:
+            info = os.stat(self._file)
+            if (info.st_ino, info.st_mtime_ns) != self._stamp:
+                with open(self._file, encoding="utf-8") as handle:
+                    handed = json.load(handle)
+                self._urls = {one.path: one.url for one in unpack(handed["values"][LISTING])}
+                self._end, self._stamp = handed["end"], (info.st_ino, info.st_mtime_ns)
+        except (OSError, ValueError, KeyError):
+            pass
+        return file._replace(url=self._urls.get(file.path, file.url))
+
+    def ended(self) -> bool:
+        """Whether those that we know are past their end."""
+        return time.time() >= self._end
+
+
 def listed_model(where: str) -> Model:
     """An S3 prefix by the URLs that the operator's side has signed: no key is on this host."""
     packed = os.environ.get(LISTING, "")
     if not packed:
         raise Refused("%s: no listing of it came with the job" % where, "start it with `runbook`")
+    signed = _Signed(packed)
     hint = "run the task again: it signs fresh URLs"
-    return Model(where, unpack(packed), _from_web({}, hint))
+    return Model(where, signed.files, _from_web({}, hint, signed))
 
 
 def unpack(packed: str) -> List[Source]:

@@ -17,6 +17,8 @@ import signal
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
+from remote.supervisor.keys import stamp_of, values_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -60,10 +62,15 @@ class Hider:
     """Hides values in a stream of bytes without changing its length."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        found = {form.encode() for value in values for form in forms(value)}
-        self._forms = sorted(found, key=len, reverse=True)  # the longest that fits wins
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
+        self._forms: list[bytes] = []
         self._held = b""
+        self.add(values)
+
+    def add(self, values: Iterable[str]) -> None:
+        """From now on these are hidden as well."""
+        found = {form.encode() for value in values for form in forms(value)}
+        self._forms = sorted(found.union(self._forms), key=len, reverse=True)  # the longest wins
+        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
 
     def feed(self, data: bytes) -> bytes:
         """What may be written now; the possible beginning of a value is held back."""
@@ -80,8 +87,13 @@ class Hider:
         return b"*" * len(rest) if len(rest) >= SHORTEST else rest
 
 
-def start_hiding(values: Sequence[str], files: Sequence[int]) -> tuple[list[int], int]:
+def start_hiding(
+    values: Sequence[str], files: Sequence[int], later: str = ""
+) -> tuple[list[int], int]:
     """Puts a process before each file. Call it before becoming a sub-reaper.
+
+    Args:
+        later: the file by which the payload gets new keys, to hide those too.
 
     Returns:
         The ends to write into, and one that is at its end when all has been written.
@@ -91,7 +103,7 @@ def start_hiding(values: Sequence[str], files: Sequence[int]) -> tuple[list[int]
     for file in files:
         source, end = os.pipe()
         keep = {source, file, undone}
-        _apart(functools.partial(_pump, Hider(values), source, file), keep)
+        _apart(functools.partial(_pump, Hider(values), source, file, later), keep)
         os.close(source)
         ends.append(end)
     os.close(undone)
@@ -127,9 +139,15 @@ def _close_others(keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def _pump(hider: Hider, source: int, file: int) -> None:
+def _pump(hider: Hider, source: int, file: int, later: str) -> None:
+    known = None
     while True:
         data = os.read(source, PIECE)
+        # Whoever wrote this can have had no newer keys than are there now.
+        found = stamp_of(later)
+        if found != known:
+            known = found
+            hider.add(values_in(later))
         if not data:
             return _write(file, hider.end())
         _write(file, hider.feed(data))

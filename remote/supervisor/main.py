@@ -19,7 +19,8 @@ VERBS: Dict[str, str] = {
     "poll": "status", "jobs": "status", "owner": "status", "resources": "resources",
     "read": "reading", "read_out": "reading", "read_file": "reading", "ship": "reading",
     "facts": "facts", "radar": "radar", "checks": "checks", "collect_garbage": "garbage",
-    "draining": "draining", "list": "transfer", "hashes": "transfer", "put_open": "transfer",
+    "draining": "draining", "hand_keys": "keys",
+    "list": "transfer", "hashes": "transfer", "put_open": "transfer",
     "put": "transfer", "put_close": "transfer", "get": "transfer",
 }  # fmt: skip
 STREAMED = ("put", "get")

@@ -9,6 +9,7 @@ import os
 from remote.supervisor.base import JSON, NAME, STREAMS, checked_name, job_path
 from remote.supervisor.files import file_size, read_json
 from remote.supervisor.identity import differences, identity, lost_by, start_ticks
+from remote.supervisor.keys import span_now
 from remote.supervisor.locks import lock_is_held
 from remote.supervisor.processes import (
     describe,
@@ -57,7 +58,7 @@ def status(workspace: str, attempt: str, now: JSON) -> JSON:
         "progress": progress, "progress_size": size,
         "out_size": file_size(os.path.join(job, "out.log")),
         "err_size": file_size(os.path.join(job, "err.log")),
-        "started_at": None, "ended_at": None, "evidence": {},
+        "started_at": None, "ended_at": None, "evidence": {}, "keys": None,
     }  # fmt: skip
     result.update(found)
     return result
@@ -101,7 +102,8 @@ def _evidence(job: str, attempt: str, now: JSON) -> JSON:
         "started_at": ident.get("started_at") or started.get("at"), "evidence": evidence,
     }  # fmt: skip
     if held:
-        return dict(common, state="running", reason="its supervisor holds the lock")
+        keys = span_now(job, ident.get("keys"))
+        return dict(common, state="running", reason="its supervisor holds the lock", keys=keys)
     supervisor = started.get("supervisor") or {}
     if _lives(supervisor):
         # One fact against another: no verdict. A moment later the process is gone as well, or

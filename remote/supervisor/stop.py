@@ -9,6 +9,7 @@ from remote.supervisor.base import JSON, Refused, checked_name, job_path, utc, w
 from remote.supervisor.files import publish, read_json, to_bytes
 from remote.supervisor.holdings import GPU_WAIT_S, Holdings, merged, wait_for_ports
 from remote.supervisor.identity import identity, stat_fields
+from remote.supervisor.keys import remove_keys
 from remote.supervisor.launch import verb_burn
 from remote.supervisor.locks import lock_is_held
 from remote.supervisor.processes import KILL_WAIT_S, describe, end_all, job_processes, sees, send
@@ -24,7 +25,7 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
     attempt = checked_name(request.get("attempt"), "attempt")
     job = job_path(workspace, attempt)
     spec = read_json(os.path.join(job, "spec.json"))[0] or {}
-    _check_generation(request, workspace, spec)
+    check_generation(request, workspace, spec)
     before = status(workspace, attempt, identity())["state"]
     if before == "published":
         verb_burn(request, workspace)
@@ -47,6 +48,7 @@ def verb_stop(request: JSON, workspace: str) -> JSON:
     survivors = merged(survivors)
     if not survivors:
         release_of(job, spec)
+        remove_keys(job)
     after = status(workspace, attempt, identity())
     gone += after["evidence"].get("shm_removed") or []
     return {
@@ -101,7 +103,7 @@ def _owner(job: str, spec: JSON) -> JSON:
     return read_json(path)[0] or spec
 
 
-def _check_generation(request: JSON, workspace: str, spec: JSON) -> None:
+def check_generation(request: JSON, workspace: str, spec: JSON) -> None:
     """Only whoever knows the current owner of the task may end it or give it time."""
     asked = request.get("generation")
     if asked is None or not spec:
@@ -122,7 +124,7 @@ def verb_extend(request: JSON, workspace: str) -> JSON:
     attempt = checked_name(request.get("attempt"), "attempt")
     job = job_path(workspace, attempt)
     spec = read_json(os.path.join(job, "spec.json"))[0] or {}
-    _check_generation(request, workspace, spec)
+    check_generation(request, workspace, spec)
     if not lock_is_held(job):
         found = status(workspace, attempt, identity())
         raise Refused("not_running", f"attempt {attempt} is {found['state']}: {found['reason']}")

@@ -18,6 +18,7 @@ from remote.supervisor.files import Record, publish, publish_once, read_json, to
 from remote.supervisor.hiding import start_hiding
 from remote.supervisor.holdings import Holdings, merged
 from remote.supervisor.identity import identity, start_ticks
+from remote.supervisor.keys import keys_path, remove_keys, span_of
 from remote.supervisor.locks import take_lock
 from remote.supervisor.logs import Bounds
 from remote.supervisor.memory import oom_counters
@@ -121,7 +122,7 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
 
     def _supervise(self, secrets: JSON) -> None:
-        problem = self._open_streams(secrets)
+        problem, keys = self._open_streams(secrets), span_of(secrets)
         become_subreaper()
         self.oom_before = oom_counters()
         self.holdings = Holdings.begin(self.job, self.spec)
@@ -137,7 +138,7 @@ class Supervisor:
                 "attempt": self.spec["attempt"], "generation": self.spec["generation"],
                 "identity": identity(), "supervisor": self.own, "cookie": self.cookie,
                 "pid": self.payload, "pgid": self.payload, "started_at": self.started_at,
-                "start_ticks": start_ticks(self.payload),
+                "start_ticks": start_ticks(self.payload), "keys": keys,
             }
         )  # fmt: skip
         self.say("")
@@ -166,7 +167,7 @@ class Supervisor:
             files = [os.open(self.path(name), flags, 0o600) for name in ("out.log", "err.log")]
             if secrets:
                 values = [str(value) for value in secrets.values()]
-                self.streams, self.drained = start_hiding(values, files)
+                self.streams, self.drained = start_hiding(values, files, keys_path(self.job))
                 for file in files:
                     os.close(file)
             else:
@@ -313,6 +314,7 @@ class Supervisor:
             evidence["survivors"] = survivors[:20]
         self._drain(evidence)
         self._record(evidence)
+        remove_keys(self.job)  # after the record: whoever hands out new ones looks for that
         crash_point("supervise.recorded")
         if not survivors:
             release(self.held)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
+from runbook.engine import renewing
 from runbook.engine.events import Info
 from runbook.forecast import OUT, RAN_S
 from runbook.reasons import NOT_RETRIED, STOPPED_BY, TOO_LATE, WHY, WHY_STOPPED
@@ -205,8 +206,10 @@ def conclude(
     """Commits checks, results and verdict in one transaction."""
     ok = cls is FailureClass.OK
     again = None if ok else retry_reason(task, attempt, cls)
-    if str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY):
+    if stopped_by_person(attempt):
         reason = f"{reason}; {TOO_LATE}" if reason else TOO_LATE
+    elif not ok and not again:
+        again = renewing.retry_reason(world.store.snapshot(), attempt)
     task = world.store.snapshot().task(task.id)  # its checks took their time
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
@@ -283,8 +286,8 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     policy = task.definition.get("retry") or {}
     allowed = int(policy.get("max", 0))
     names = {cls.value, exact_class(attempt, cls)}
-    if str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY):
-        return None  # it ended before the stop came, and is not to run
+    if stopped_by_person(attempt):
+        return None
     if attempt.evidence.get(DIAGNOSIS, {}).get("final"):
         return None  # its own words: unchanged, it ends so again
     if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:
@@ -292,6 +295,11 @@ def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
     pause = backoff_s(policy, attempt.number)
     after = f", after a pause of {pause:g} s" if pause else ""
     return f"retry {attempt.number} of {allowed} after {exact_class(attempt, cls)}{after}"
+
+
+def stopped_by_person(attempt: Attempt) -> bool:
+    """Whether it ended before the stop came: it is not to run all the same."""
+    return str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY)
 
 
 def exact_class(attempt: Attempt, cls: FailureClass) -> str:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Info
-from runbook.grants import issue
+from runbook.grants import Issued, issue
 from runbook.secrets import fingerprint, secrets_of
 from state.references import saw_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from remote import JobSpec
     from runbook.engine.world import World
     from state import Attempt, Snapshot, Task
-
-
-Issued = Mapping[str, str]
-"""What was made for one launch: variables of its environment."""
 
 
 def take_secrets(
@@ -62,6 +57,11 @@ def with_secrets(
     secrets = world.hosts.secrets
     taken = secrets.take(world.store.snapshot(), names)
     issued = issue(grants, taken) if issued is None else issued
-    for name, value in issued.items():
-        secrets.redactor.add(name, value)
-    return replace(spec, secrets={**taken, **issued})
+    hide(world, issued)
+    return replace(spec, secrets={**taken, **issued.environment})
+
+
+def hide(world: World, issued: Issued) -> None:
+    """Whatever a host says from now on is searched for these."""
+    for name, value in issued.values.items():
+        world.hosts.secrets.redactor.add(name, value)

@@ -18,8 +18,8 @@ from state import Attempt, AttemptState, FailureClass, Task, TaskKind, TaskState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runbook.engine.handing import Issued
     from runbook.engine.world import World
+    from runbook.grants import Issued
     from runbook.steps.base import Check, StepPlan
 
 CONTROL = "control"

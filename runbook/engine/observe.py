@@ -12,7 +12,7 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
 from remote import Host, JobStatus, RemoteError, StopReport, Unreachable
-from runbook.engine import services, stall
+from runbook.engine import renewing, services, stall
 from runbook.engine.epochs import meet
 from runbook.engine.events import Info, LogGrew, Problem, Progressed
 from runbook.engine.finish import evidence_of, finish, retry_reason, wait_before_retry, when
@@ -166,6 +166,7 @@ def running(
     if attempt.state in BEFORE_RUNNING:
         world.move_attempt(attempt, AttemptState.RUNNING)
     follow(world, task, status, fetched)
+    renewing.look(world, task, attempt, status)
     if task.kind is TaskKind.SERVICE:
         services.look(world, task, attempt)
     elif task.definition.get("stall"):

@@ -13,7 +13,7 @@ from runbook.claims import require_free
 from runbook.engine import elsewhere
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import finish
-from runbook.engine.handing import Issued, take_secrets
+from runbook.engine.handing import take_secrets
 from runbook.engine.launching import begin, launch, ports_of
 from runbook.engine.planning import make_context, plan_task
 from runbook.engine.stopping import stop_service
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from runbook.engine.world import World
+    from runbook.grants import Issued
 
 FOUND = "found"
 """Key of an attempt's evidence: what an action of the operator's side came to."""

@@ -10,21 +10,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 
+from dflash.errors import EXIT_KEYS
 from remote.payloads import model_copy
 from remote.payloads.model_sources import LISTING, Refused, unpack
 from runbook.errors import CannotStart
 from runbook.grants import LISTING as ISSUED
-from runbook.grants import issue
+from runbook.grants import Issued, issue
 from tests.support.deadline import wait_for
 from tests.support.hub_double import COMMIT, NAME, HubDouble
 from tests.support.s3 import s3, s3_keys, s3_server
+from tests.support.s3_ending import EndingStore, ending, temporary_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["s3", "s3_keys", "s3_server"]
+__all__ = ["ending", "s3", "s3_keys", "s3_server"]
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -158,7 +161,7 @@ def test_from_s3_by_urls_that_were_signed_elsewhere(
     prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ISSUED == LISTING
-    monkeypatch.setenv(LISTING, issue([grant(prefix)], {})[LISTING])
+    monkeypatch.setenv(LISTING, issue([grant(prefix)], {}).values[LISTING])
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)  # no key is on the host
     found = copy(tmp_path, prefix)
@@ -169,12 +172,41 @@ def test_from_s3_by_urls_that_were_signed_elsewhere(
         copy(tmp_path, prefix)
 
 
+def test_signed_urls_that_ended_are_replaced_by_those_that_are_handed(
+    ending: EndingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ending.url)
+    for name, data in WANTED.items():
+        boto3.client("s3").put_object(Bucket="bucket", Key=f"m/{name}", Body=data)
+
+    def signed() -> Issued:
+        with pytest.MonkeyPatch.context() as operator:
+            for name, value in temporary_keys(ending.url).items():
+                operator.setenv(name, value)
+            return issue([grant("s3://bucket/m")], {})
+
+    first = signed()
+    assert first.end > first.since
+    for name, value in {**first.environment, "RUNBOOK_JOB_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    ending.end()
+    assert model_copy.main(argv(tmp_path, "s3://bucket/m")) == 1, "not yet: something else is wrong"
+    monkeypatch.setenv("RUNBOOK_KEYS_SPAN", "0 1")
+    assert model_copy.main(argv(tmp_path, "s3://bucket/m")) == model_copy.EXIT_KEYS == EXIT_KEYS
+    later = signed()
+    handed = {"since": later.since, "end": later.end, "values": dict(later.values)}
+    (tmp_path / "ctl").mkdir()
+    (tmp_path / "ctl/keys").write_text(json.dumps(handed))
+    copy(tmp_path, "s3://bucket/m")
+    assert contents(tmp_path / "disk") == WANTED
+
+
 def test_a_listing_stays_small(s3: Any) -> None:
     """One variable of an environment holds at most 128 KiB."""
     for number in range(120):
         key = f"big/model-{number:05}-of-00120.safetensors"
         s3.put_object(Bucket=s3.bucket, Key=key, Body=b"x")
-    packed = issue([grant(f"s3://{s3.bucket}/big")], {})[LISTING]
+    packed = issue([grant(f"s3://{s3.bucket}/big")], {}).values[LISTING]
     assert len(packed) < 20_000
     assert len(unpack(packed)) == 120
 

@@ -137,9 +137,9 @@ def test_there_and_back_and_kept(
 ) -> None:
     issued: dict[str, str] = {}
 
-    def watched(*args: Any) -> dict[str, str]:
+    def watched(*args: Any) -> grants.Issued:
         found = issue(*args)
-        issued.update({f"{name} {len(issued)}": value for name, value in found.items()})
+        issued.update({f"{name} {len(issued)}": value for name, value in found.values.items()})
         return found
 
     monkeypatch.setattr(handing, "issue", watched)
@@ -217,7 +217,7 @@ def test_keys_that_cannot_be_had_stop_the_start(
     places = [{"url": "s3://bucket/x", "write": True}]
     grant = {"kind": "keys", "places": places, "hours": 24, "role": "",
              "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}  # fmt: skip
-    assert grants.issue([grant], s3_keys) == {}, "the task's own secrets come first"
+    assert grants.issue([grant], s3_keys).environment == {}, "the task's own secrets come first"
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(CannotStart, match="No short-lived keys for s3://bucket/x") as refused:
         grants.issue([grant], {})
