@@ -9,7 +9,10 @@ from typing import Any
 from dflash.errors import InputInvalid, UsageError
 
 FOLDER = Path(__file__).parent / "recipes"
-NOT_IN_A_RECIPE = frozenset({"target", "data", "out", "recipe", "upload"})
+NOT_IN_A_RECIPE = frozenset(
+    {"target", "data", "out", "recipe"}
+    | {"upload", "endpoint", "region", "addressing", "short_lived_only"}
+)
 """What a recipe is applied to, and where its results go."""
 
 

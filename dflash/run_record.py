@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash import curves
+from dflash import curves, keys
 from dflash.checkpoint import BEST, provenance_of, save_checkpoint
 from dflash.files import read_json, write_json, write_text
 from dflash.progress import Progress
-from dflash.upload import Uploader
+from dflash.upload import Uploader, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ class RunRecord:
         for note in (*made.notes, *curves.missing()):
             self.phase(note)
         if config.upload:
-            self.uploader = Uploader(config.upload, self.phase)
+            self.uploader = Uploader(config.upload, self.phase, options_of(config))
 
     def begins(self, optimiser: Optimiser) -> None:
         """Every parameter group with its rate: one that trains slower than meant shows here."""
@@ -71,8 +71,10 @@ class RunRecord:
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         self.last = dict(metrics)
-        for sink in (self.progress, self.metrics):
-            sink.emit("step", done=step, total=self.plan.total, unit="steps", metrics=metrics)
+        told = keys.told(refused=self.uploader.keys_ended) if self.uploader else ""
+        shown = {**metrics, "keys": told} if told else metrics
+        for sink, found in ((self.progress, shown), (self.metrics, metrics)):
+            sink.emit("step", done=step, total=self.plan.total, unit="steps", metrics=found)
         if self.writes:
             self.board.add(step, metrics)
 

@@ -81,9 +81,11 @@ class Source:
                     future.cancel()
 
 
-def open_source(where: str) -> Source:
+def open_source(where: str, options: StoreOptions | None = None) -> Source:
     """What stands at a path or an s3:// address."""
-    return _open_s3(where) if where.startswith(S3) else _open_folder(Path(where))
+    if where.startswith(S3):
+        return _open_s3(where, options or StoreOptions(connections=DOWNLOADS))
+    return _open_folder(Path(where))
 
 
 def _open_folder(path: Path) -> Source:
@@ -139,8 +141,8 @@ def _counted(path: Path) -> Entry:
     return Entry(file=path.name, identity=digest.hexdigest(), bytes=size, rows=rows)
 
 
-def _open_s3(where: str) -> Source:
-    store = S3Store(where, StoreOptions(connections=DOWNLOADS))
+def _open_s3(where: str, options: StoreOptions) -> Source:
+    store = S3Store(where, options)
     names = store.listed(deep=False)
     if completions.MANIFEST in names:
         try:

@@ -20,6 +20,7 @@ from dflash import shards
 from dflash.completions import template_kwargs_of
 from dflash.errors import InputInvalid, UsageError
 from dflash.files import lock_folder, remove_asides, write_json
+from dflash.objects import add_store_arguments, store_options
 from dflash.part_workers import results
 from dflash.parts import PARTS, Recipe, Refused, existing, remember
 from dflash.progress import Progress, write_out
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dflash.masks import Overlong
+    from dflash.s3 import StoreOptions
     from dflash.sources import Entry
 
 EXAMPLE = """examples:
@@ -79,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--workers", type=int, default=1, metavar="N", help="processes (%(default)s)")
     add("--no-twin", action="store_true", help="Hugging Face's own code, several times slower")
+    add_store_arguments(parser.add_argument_group("completions at s3://"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--tokenizer is missing", "Name the target model's folder.")
         manifest = tokenize(
             completions=args.completions,
+            options=store_options(args),
             tokenizer=args.tokenizer,
             out=args.out,
             max_length=args.max_length,
@@ -143,10 +147,11 @@ def tokenize(
     share: tuple[int, int] | None = None,
     workers: int = 1,
     twin: bool = True,
+    options: StoreOptions | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Make `out` the tokenized form of `completions`, or a share of it; returns the manifest."""
-    source = open_source(str(completions))
+    source = open_source(str(completions), options)
     if not source.entries:
         raise InputInvalid(
             f"{completions} has no sealed shard yet", "Let `dflash generate` finish first."

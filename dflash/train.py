@@ -70,7 +70,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     with _only_run(out) as lock:
         finished = finished_summary(config)
         if finished is not None:
-            return finished
+            return sent(config, finished)
         remove_partial(out)
         restore(config)
         plan(config)  # what is wrong with the input is said here, before any process starts
@@ -80,7 +80,37 @@ def train(config: TrainConfig) -> dict[str, Any]:
             run_rank(config, role)
         else:
             launch(config, out / RUN, out, lock=lock)
-    return read_json(out / SUMMARY, "training summary")
+    return require_sent(read_json(out / SUMMARY, "training summary"))
+
+
+def sent(config: TrainConfig, finished: dict[str, Any]) -> dict[str, Any]:
+    """A run that is over; its last checkpoint is sent where it was to go, if it is not there."""
+    from dflash.upload import Uploader, options_of
+
+    checkpoint, before = Path(finished["checkpoint"]), finished.get("upload") or {}
+    if not config.upload or before.get("latest") == checkpoint.name:
+        return finished
+    tell = Progress(echo=sys.stderr)
+    uploader = Uploader(
+        config.upload, lambda text: tell.emit("phase", message=text), options_of(config)
+    )
+    uploader.offer(Path(config.out) / checkpoint.name)
+    found = finished | {"upload": uploader.close()}
+    write_json(Path(config.out) / SUMMARY, found)
+    return require_sent(found)
+
+
+def require_sent(summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary; raises KeysExpired where nothing is missing but keys for the last upload."""
+    from dflash.s3 import KeysExpired
+
+    upload = summary.get("upload") or {}
+    if upload.get("keys_ended"):
+        raise KeysExpired(
+            f"trained, but not uploaded: {upload['problem']}",
+            "The checkpoint is kept here; the same command with new keys sends it.",
+        )
+    return summary
 
 
 @contextlib.contextmanager
@@ -105,12 +135,15 @@ def _only_run(out: Path) -> Iterator[int]:
 def restore(config: TrainConfig) -> None:
     """On a machine that has no checkpoint yet: the newest that was uploaded."""
     from dflash.checkpoint import latest_checkpoint
-    from dflash.upload import fetch_latest
+    from dflash.upload import fetch_latest, options_of
 
     out = Path(config.out)
     if config.upload and latest_checkpoint(out) is None:
         tell = Progress(echo=sys.stderr)
-        fetch_latest(config.upload, out, lambda message: tell.emit("phase", message=message))
+        fetch_latest(
+            config.upload, out, lambda message: tell.emit("phase", message=message),
+            options_of(config),
+        )  # fmt: skip
 
 
 def finished_summary(config: TrainConfig) -> dict[str, Any] | None:

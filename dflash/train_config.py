@@ -99,6 +99,11 @@ class TrainConfig:
     keep: int = 3
     upload: str | None = None
     """s3://BUCKET/PREFIX for checkpoints, in the background."""
+    endpoint: str = ""
+    region: str = ""
+    addressing: str = "auto"
+    short_lived_only: bool = False
+    """Refuse keys without a session token: this machine is not ours."""
     seed: int = 0
     gpu_memory: float | None = None
     """GiB that a rank may take of its GPU: others use the rest, or a smaller card is tried out."""

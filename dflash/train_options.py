@@ -73,6 +73,10 @@ HELP = {
     "save_every": "steps between checkpoints, each after an evaluation",
     "keep": "newest checkpoints to keep, besides the best",
     "upload": "s3://BUCKET/PREFIX to upload checkpoints to, and to go on from on a new machine",
+    "endpoint": "of an S3-compatible store",
+    "region": "of the bucket",
+    "addressing": "of the bucket: auto, path or virtual",
+    "short_lived_only": "refuse keys without a session token: this machine is not ours",
     "seed": "of weights, order and anchors",
     "gpu_memory": "GiB that a process may take of its GPU (else all of it)",
     "timeout_s": "silence after which a rank gives up on another",
@@ -97,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
         note = HELP[field.name]
-        if field.default not in (dataclasses.MISSING, None, False):
+        if field.default not in (dataclasses.MISSING, None, False, ""):
             note += f" (default {field.default})"
         common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": note}
         kind = str(field.type).removesuffix(" | None")

@@ -2,8 +2,9 @@
 
     URL/step-000120/{..., manifest.json}      URL/latest
 
-`latest` names a checkpoint only when every file of it is there with its size. Credentials, region
-and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...).
+`latest` names a checkpoint only when every file of it is there with its size. What is not said of
+the store, and the credentials, come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
+...), or are handed to the job while it runs (`dflash.keys`).
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dflash import keys
 from dflash.checkpoint import PARTIAL
 from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.files import sha256_file, sync_folder, write_text
-from dflash.s3 import S3, StoreOptions, short, split
+from dflash.s3 import S3, KeysExpired, NoAccess, StoreOptions, short, split
 from dflash.s3_store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from dflash.train_config import TrainConfig
 
 MANIFEST, LATEST = "manifest.json", "latest"
 OPTIONS = StoreOptions(connections=8)
@@ -32,20 +37,31 @@ PATIENCE_S = 600.0
 """At the end of a run, for an upload that is getting on."""
 
 
+def options_of(config: TrainConfig) -> StoreOptions:
+    """How its store is reached."""
+    return replace(
+        OPTIONS, endpoint=config.endpoint, region=config.region, addressing=config.addressing,
+        short_lived_only=config.short_lived_only,
+    )  # fmt: skip
+
+
 class Uploader:
     """A thread that uploads the newest checkpoint it was offered, again and again until it is."""
 
-    def __init__(self, url: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, tell: Callable[[str], None], options: StoreOptions = OPTIONS
+    ) -> None:
         if not url.startswith(S3):
             raise UsageError(f"--upload {url} is no s3://BUCKET/PREFIX")
         split(url)
-        self.url, self._tell = url.rstrip("/"), tell
+        self.url, self._tell, self._options = url.rstrip("/"), tell, options
         self._store: S3Store | None = None
         self._wake = threading.Condition()
         self._wanted: Path | None = None
         self._current: Path | None = None
         self._ending = False
         self.latest, self.problem = "", ""
+        self.keys_ended = False
         self._thread = threading.Thread(target=self._work, name="upload", daemon=True)
         self._thread.start()
 
@@ -69,7 +85,8 @@ class Uploader:
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             self.problem = self.problem or "the last upload was not done in time"
-        return {"url": self.url, "latest": self.latest or None, "problem": self.problem or None}
+        found = {"url": self.url, "latest": self.latest or None, "problem": self.problem or None}
+        return {**found, **({"keys_ended": True} if self.keys_ended else {})}
 
     def _work(self) -> None:
         failures = 0
@@ -81,29 +98,34 @@ class Uploader:
                 last_try = self._ending
             if self._current is None:
                 return
+            before = keys.newest()
             try:
                 self._upload(self._current)
             except Exception as error:  # noqa: BLE001 (a library's bug must not end a training)
                 failures += 1
                 self.problem = f"{self._current.name}: {short(error)}"
+                self.keys_ended = isinstance(error, KeysExpired)
                 self._tell(f"upload failed ({self.problem}); it is tried again")
                 if last_try:
                     return
-                self._pause(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
+                self._pause(PAUSES_S[min(failures, len(PAUSES_S)) - 1], before)
                 continue
             failures, self.problem, self.latest = 0, "", self._current.name
+            self.keys_ended = False
             self._tell(f"{self._current.name} is uploaded to {self.url}")
             with self._wake:
                 self._current = None
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float, before: keys.Keys | None) -> None:
+        """New keys end it."""
         with self._wake:
-            if not self._ending:
-                self._wake.wait(seconds)
+            keys.wait_for_others(
+                before, within_s=seconds, wait=self._wake.wait, stop=lambda: self._ending
+            )
 
     def _upload(self, folder: Path) -> None:
         if self._store is None:
-            self._store = S3Store(self.url, OPTIONS)
+            self._store = S3Store(self.url, self._options)
         store, top = self._store, folder.name
         files: dict[str, dict[str, Any]] = {
             path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)}
@@ -122,13 +144,15 @@ class Uploader:
         store.write(LATEST, f"{top}\n".encode())
 
 
-def fetch_latest(url: str, out: Path, tell: Callable[[str], None]) -> Path | None:
+def fetch_latest(
+    url: str, out: Path, tell: Callable[[str], None], options: StoreOptions = OPTIONS
+) -> Path | None:
     """The checkpoint that `latest` names, into `out`, whole or not at all; None when none is there.
 
     For a rented machine that is gone: the same command on a new one goes on.
     """
     try:
-        store = S3Store(url, OPTIONS)
+        store = S3Store(url, options)
         latest = store.read(LATEST)
         if latest is None:
             return None
@@ -137,7 +161,7 @@ def fetch_latest(url: str, out: Path, tell: Callable[[str], None]) -> Path | Non
             raise InputInvalid(f"{url}/{LATEST} names {name!r}, which is no checkpoint")
         tell(f"fetching {name} from {url}")
         aside = _fetch(store, name, out)
-    except InputInvalid:
+    except (InputInvalid, NoAccess):
         raise
     except (DflashError, OSError) as error:
         raise DflashError(

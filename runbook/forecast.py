@@ -1,7 +1,8 @@
 """What a large task will take on each machine, from a small one that was measured there. Pure.
 
 A task says `estimate: {like: pilot, of: rows, amount: 900000}`: the pilot's results say how many
-rows it made, its attempts how long that took, and rentals what that machine costs.
+rows it made, its attempts how long that took, and rentals what that machine costs. Its start and
+its end, when it was not in full swing, count once however large the task is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ OUT = "out"
 """Key of an attempt's evidence: the results of one that went well."""
 RAN_S = "ran_s"
 """Key of an attempt's evidence: how long it ran, as its host says."""
+STEADY_S = "steady_s"
+"""Key of an attempt's evidence: how long its work takes at the rate that it had in full swing."""
 LIKE = "estimate_like"
 SCALED = ("tokens", "bytes")
 """Results that grow with the work, told beside the hours."""
@@ -38,6 +41,9 @@ class Measured:
     machine: str
     usd_per_hour: float | None
     seconds: float
+    """In full swing, where that could be seen."""
+    aside_s: float
+    """Of its start and its end."""
     out: Mapping[str, Any]
 
     def rate(self, of: str) -> float | None:
@@ -46,6 +52,11 @@ class Measured:
         if isinstance(done, bool) or not isinstance(done, int | float) or done <= 0:
             return None
         return done / self.seconds if self.seconds > 0 else None
+
+    def takes_s(self, amount: float, of: str) -> float | None:
+        """How long so much of it takes there."""
+        rate = self.rate(of)
+        return None if rate is None else self.aside_s + amount / rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +96,15 @@ def _on_machines(snapshot: Snapshot, task: Task) -> Iterator[Measured]:
         well = [one for one in attempts if one.state is AttemptState.VERIFIED]
         if well:
             rental = rental_of(snapshot, well[-1])
+            ran = sum(map(seconds_it_ran, attempts))
+            swing = sum(map(_swing_s, attempts))
             yield Measured(
                 task=task.id,
                 role=role,
                 machine=machine,
                 usd_per_hour=rental.usd_per_hour if rental else None,
-                seconds=sum(map(seconds_it_ran, attempts)),
+                seconds=swing,
+                aside_s=ran - swing,
                 out=well[-1].evidence.get(OUT) or {},
             )
 
@@ -114,10 +128,10 @@ def seconds_of(snapshot: Snapshot, task: Task) -> float | None:
     like = like_of(task)
     if like is None:
         return None
-    rates = [one.rate(like["of"]) for one in measured(snapshot, like["like"])]
-    known = [rate for rate in rates if rate]
     share = like["amount"] / len(members(snapshot, family_of(task.id)))
-    return share / known[-1] if known else None
+    times = [one.takes_s(share, like["of"]) for one in measured(snapshot, like["like"])]
+    known = [seconds for seconds in times if seconds]
+    return known[-1] if known else None
 
 
 def forecasts(snapshot: Snapshot) -> tuple[Forecast, ...]:
@@ -136,7 +150,7 @@ def forecasts(snapshot: Snapshot) -> tuple[Forecast, ...]:
 
 
 def _forecast(task: str, like: Mapping[str, Any], on: Measured, rate: float) -> Forecast:
-    hours = like["amount"] / rate / HOUR
+    hours = (on.aside_s + like["amount"] / rate) / HOUR
     price = on.usd_per_hour
     scaled = {
         name: like["amount"] / rate * own if (own := on.rate(name)) else None for name in SCALED
@@ -154,6 +168,12 @@ def _forecast(task: str, like: Mapping[str, Any], on: Measured, rate: float) -> 
         usd=None if price is None else hours * price,
         **scaled,
     )
+
+
+def _swing_s(attempt: Attempt) -> float:
+    """Of its time, what its work takes in full swing: all of it where that is not known."""
+    ran, said = seconds_it_ran(attempt), attempt.evidence.get(STEADY_S)
+    return min(ran, float(said)) if isinstance(said, int | float) else ran
 
 
 def seconds_it_ran(attempt: Attempt) -> float:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from remote import RemoteError, Unreachable
 from runbook.engine import renewing
 from runbook.engine.events import Info
-from runbook.forecast import OUT, RAN_S
+from runbook.forecast import OUT, RAN_S, STEADY_S
 from runbook.reasons import NOT_RETRIED, STOPPED_BY, TOO_LATE, WHY, WHY_STOPPED
 from runbook.serving.diagnosis import DIAGNOSIS
+from runbook.steady import steady_s
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 from state.ids import stamp
 from state.transitions import TERMINAL
@@ -29,6 +30,8 @@ CHECK_TRIES = 3
 CHECK_LIMIT_S = 900.0
 """For all checks of a task together: a manifest of a large model is read whole."""
 LONGEST_BACKOFF_S = 3600.0
+LONGEST_PROGRESS = 16 << 20
+"""Bytes of progress that are read for a rate: of a task of days, its own time tells enough."""
 DECISION, LONGEST_DECISION = "decision", 1000
 """Key of a job's results under which it says what is to be done by them."""
 NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
@@ -232,7 +235,9 @@ def conclude(
             expect={AttemptState.COLLECTING},
             cls=cls,
             # The task keeps those of its last attempt; machines are compared by each one's.
-            evidence={OUT: _numbers(known)} if ok else {WHY: reason},
+            evidence=(
+                {OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}
+            ),
         )
         tx.move_task(
             task.id, TaskState.DONE if ok else TaskState.FAILED, expect={task.state}, reason=reason
@@ -245,6 +250,16 @@ def conclude(
         world.emit(Info(text=f"{task.id}: {again}"))
     elif cls is FailureClass.CHECK_FAILED and task.definition.get("retry"):
         world.emit(Info(text=f"{task.id}: {NOT_RETRIED}"))
+
+
+def _steady(world: World, attempt: Attempt) -> Mapping[str, float]:
+    """At what rate it worked in full swing, by the copy of what it reported."""
+    path = world.workspace.log(attempt.id, "progress")
+    if not path.is_file() or path.stat().st_size > LONGEST_PROGRESS:
+        return {}
+    with path.open("rb") as lines:
+        found = steady_s(lines)
+    return {} if found is None else {STEADY_S: found}
 
 
 def _numbers(results: Mapping[str, Any]) -> dict[str, float]:

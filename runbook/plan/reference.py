@@ -135,9 +135,11 @@ is to come.
 
 Estimates are measured once an attempt went well, also on other members of the family. Before a
 long task ran at all, a short one can tell: `estimate: {like: pilot, of: rows, amount: 900000}`
-takes the rows that `pilot` made and the time it took. Where `pilot` ran on several machines, at
-once (`for_each: {hosts: ...}`) or one after the other behind a role, `plan --cost` has them in
-one table: rows an hour, hours, money, tokens and bytes for the whole amount.
+takes the rows that `pilot` made and the time it took. Its start, and its end when most servers
+wait for the last answers, count once: the rate is that of the time between, where its progress
+shows one. Where `pilot` ran on several machines, at once (`for_each: {hosts: ...}`) or one after
+the other behind a role, `plan --cost` has them in one table: rows an hour, hours, money, tokens
+and bytes for the whole amount.
 """
 
 BUNDLED = """\

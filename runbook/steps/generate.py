@@ -12,7 +12,13 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
 from runbook.steps.gate_args import Gates, gate_words
-from runbook.steps.object_args import ObjectUrl, TransferArgs, scoped_keys, store_words
+from runbook.steps.object_args import (
+    ObjectUrl,
+    TransferArgs,
+    at_store,
+    scoped_keys,
+    store_words,
+)
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 
@@ -132,7 +138,7 @@ class Generate(Step[GenerateArgs]):
                 *(flag("--audit-after", args.audit_after) if args.audit_after != 500 else ()),
                 *flags("--gate", gate_words(args.gates)),
                 *flag("--upload", args.upload),
-                *(store_words(args, ctx) if args.upload or _at_store(args.prompts) else ()),
+                *(store_words(args, ctx) if args.upload or at_store(args.prompts) else ()),
             ),
         )
         job = replace(job, grants=scoped_keys(args, ctx, read=args.prompts, write=args.upload))
@@ -149,10 +155,6 @@ class Generate(Step[GenerateArgs]):
             ),
             out={"path": args.out, **({"url": args.upload.rstrip("/")} if args.upload else {})},
         )
-
-
-def _at_store(where: str) -> bool:
-    return where.startswith("s3://")
 
 
 def gates_told(args: GenerateArgs) -> tuple[str, ...]:

@@ -36,16 +36,16 @@ class StoreArgs(StepArgs):
     ] = "auto"
 
 
-class TransferArgs(StoreArgs):
-    """How hard a store is worked, and with whose keys."""
+class KeyArgs(StoreArgs):
+    """With whose keys a store is opened."""
 
-    connections: Annotated[int, Field(ge=1, le=256, description="Requests at the same time.")] = 32
     long_lived_keys: Annotated[
         bool,
         Field(
             description="Whether keys without a session token may be used on a machine that is "
             "reached over SSH: whoever runs that machine can read them. Without it, and without "
-            "keys among the task's secrets, the job gets short-lived ones for this prefix alone."
+            "keys among the task's secrets, the job gets short-lived ones for this prefix alone, "
+            "and new ones in time."
         ),
     ] = False
     key_hours: Annotated[
@@ -54,6 +54,12 @@ class TransferArgs(StoreArgs):
     key_role: Annotated[
         str, Field(description="Role (ARN) that they are of, where the store asks for one.")
     ] = ""
+
+
+class TransferArgs(KeyArgs):
+    """And how hard it is worked."""
+
+    connections: Annotated[int, Field(ge=1, le=256, description="Requests at the same time.")] = 32
 
 
 def signed_listing(args: StoreArgs, url: str) -> Grant:
@@ -70,25 +76,30 @@ class SyncArgs(DflashArgs, TransferArgs):
     url: ObjectUrl
 
 
-def store_words(args: TransferArgs, ctx: StepContext) -> tuple[str, ...]:
-    """The options of `dflash put` and `dflash get`, and of `dflash generate --upload`."""
+def at_store(where: str) -> bool:
+    """Whether keys are needed for it."""
+    return where.startswith("s3://")
+
+
+def store_words(args: KeyArgs, ctx: StepContext) -> tuple[str, ...]:
+    """The options of every `dflash` command that goes to a store."""
     ours = ctx.host_kind == "local" or args.long_lived_keys
     return (
         *flag("--endpoint", args.endpoint),
         *flag("--region", args.region),
         *(flag("--addressing", args.addressing) if args.addressing != "auto" else ()),
-        *flag("--connections", args.connections),
+        *(flag("--connections", args.connections) if isinstance(args, TransferArgs) else ()),
         *(() if ours else ("--short-lived-only",)),
     )
 
 
-def scoped_keys(args: TransferArgs, ctx: StepContext, **urls: str) -> tuple[Grant, ...]:
+def scoped_keys(args: KeyArgs, ctx: StepContext, **urls: str) -> tuple[Grant, ...]:
     """Keys for a job on a machine that is not ours, not for long and for these alone: `read` and
     `write` are addresses, those that are none of S3 need no key."""
     places = [
         {"url": url.rstrip("/"), "write": name == "write"}
         for name, url in urls.items()
-        if url.startswith("s3://")
+        if at_store(url)
     ]
     if ctx.host_kind == "local" or args.long_lived_keys or not places:
         return ()

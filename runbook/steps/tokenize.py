@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -9,12 +10,13 @@ from pydantic import Field, model_validator
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.object_args import KeyArgs, at_store, scoped_keys, store_words
 from runbook.units import Shape
 
 SHARE_FORMAT = "dflash-tokenized-share/1"
 
 
-class TokenizeArgs(DflashArgs):
+class TokenizeArgs(DflashArgs, KeyArgs):
     """Completions in, a tokenized set out; or shares of one, made elsewhere, in."""
 
     completions: Annotated[
@@ -64,7 +66,9 @@ class Tokenize(Step[TokenizeArgs]):
 
     def plan(self, args: TokenizeArgs, ctx: StepContext) -> StepPlan:
         words = ("--merge", *args.merge) if args.merge else _words(args)
-        job = dflash_job(args, ctx, ("tokenize", *words, *flag("--out", args.out)))
+        store = store_words(args, ctx) if at_store(args.completions) else ()
+        job = dflash_job(args, ctx, ("tokenize", *words, *flag("--out", args.out), *store))
+        job = replace(job, grants=scoped_keys(args, ctx, read=args.completions))
         manifest = f"{args.out}/manifest.json"
         whole = tuple(
             checks.json_metric(manifest, f"splits.{name}.rows", min=1) for name in args.split

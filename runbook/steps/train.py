@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,13 +10,14 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.object_args import KeyArgs, scoped_keys, store_words
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
-# Every argument is the flag of the same name; these are not flags.
-_OURS = frozenset({"venv", "threads", "grace", "extra", "taps"})
+# Every argument is the flag of the same name; these are not flags, or not at all times.
+_OURS = frozenset({"venv", "threads", "grace", "extra", "taps", *KeyArgs.model_fields})
 
 
-class TrainArgs(DflashArgs):
+class TrainArgs(DflashArgs, KeyArgs):
     """The options of `dflash train` that a runbook sets; the rest by `extra`."""
 
     target: Annotated[str, Field(description="The target's folder.")]
@@ -77,7 +79,11 @@ class TrainArgs(DflashArgs):
         int | None, Field(ge=0, description="Held-out documents evaluated at each checkpoint.")
     ] = None
     upload: Annotated[
-        str | None, Field(description="s3://BUCKET/PREFIX for checkpoints, in the background.")
+        str | None,
+        Field(
+            description="s3://BUCKET/PREFIX for checkpoints, in the background; a new machine "
+            "goes on from the newest there."
+        ),
     ] = None
     extra: Annotated[tuple[str, ...], Field(description="Further flags, as they are.")] = ()
     grace: Annotated[
@@ -101,7 +107,10 @@ class Train(Step[TrainArgs]):
                 words += flag(word, value)
         if args.taps:
             words += ["--taps", ",".join(map(str, args.taps))]
+        url = args.upload or ""
+        words += store_words(args, ctx) if url else ()
         job = dflash_job(args, ctx, (*words, *args.extra), grace_s=args.grace)
+        job = replace(job, grants=scoped_keys(args, ctx, write=url))
         return StepPlan(
             summary=told(job, ctx),
             job=job,

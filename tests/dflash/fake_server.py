@@ -6,7 +6,8 @@ that has times left. Another delay may be set there as well. `GET /_seen` tells 
 in. Answers depend on the prompt only, so that two servers agree and a test knows what to expect.
 
 With --places N, N requests are worked on at a time and the others wait, as /v1/loads tells; with
---queue M as well, more than M that wait are turned away. --say chooses what is answered.
+--queue M as well, more than M that wait are turned away. --say chooses what is answered. With --vary,
+an answer takes from half to one and a half of the delay, by its prompt.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class Handler(BaseHTTPRequestHandler):
         with state.places:
             with state.lock:
                 state.waiting, state.running = state.waiting - 1, state.running + 1
-            time.sleep(state.options.delay)
+            spread = zlib.crc32(prompt.encode()) % 1000 / 1000 - 0.5 if state.options.vary else 0
+            time.sleep(state.options.delay * (1 + spread))
             with state.lock:
                 state.running -= 1
         fault = state.next_fault() or {"kind": "none"}
@@ -206,6 +208,7 @@ def main():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--api", default="sglang")
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--vary", action="store_true")
     parser.add_argument("--served", default="toy")
     parser.add_argument("--weights", default="/m")
     parser.add_argument("--places", type=int, default=FREE)

@@ -10,17 +10,20 @@ import time
 import boto3
 import pytest
 
-from dflash import keys, outbox
+from dflash import keys, outbox, upload
 from dflash.__main__ import main
 from dflash.errors import EXIT_KEYS
 from dflash.progress import Progress
 from dflash.s3 import KeysExpired, StoreOptions
 from dflash.s3_store import S3Store
 from dflash.sync import sync
+from dflash.train import train
+from dflash.train_config import TrainConfig
 from tests.support.completing import generate, rows_of
 from tests.support.deadline import wait_for
 from tests.support.s3 import s3_keys
 from tests.support.s3_ending import ending, temporary_keys
+from tests.support.tiny_runs import make_inputs, options
 
 __all__ = ["ending", "s3_keys"]
 
@@ -193,6 +196,52 @@ def test_an_upload_whose_keys_end_says_so_by_its_exit_code(tmp_path, ending, job
     ending.uploads = None
     assert main(words) == 0
     assert set(ending.puts.values()) == {1}
+
+
+def test_a_training_whose_last_upload_found_dead_keys_is_sent_by_the_next_run(
+    tmp_path, ending, job, monkeypatch
+):
+    monkeypatch.setattr(upload, "PAUSES_S", (0.05,))
+    ending.uploads = 1
+    inputs = make_inputs(tmp_path / "inputs")
+    config = TrainConfig.from_json(
+        options(inputs, tmp_path / "out", steps=2, upload="s3://bucket/runs/a",
+                endpoint=ending.url, region="us-east-1", short_lived_only=True)
+    )  # fmt: skip
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    with pytest.raises(KeysExpired, match="trained, but not uploaded") as ended:
+        train(config)
+    assert ended.value.exit_code == EXIT_KEYS
+    assert (tmp_path / "out" / "step-000002" / "model.safetensors").is_file()
+    assert "latest" not in stored(ending)
+    ending.uploads = None
+    job.hand()
+    trained = (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    summary = train(config)
+    assert summary["upload"] == {
+        "url": "s3://bucket/runs/a", "latest": "step-000002", "problem": None
+    }  # fmt: skip
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == trained, "nothing was done again"
+    assert {"latest", "step-000002/model.safetensors"} <= stored(ending)
+    puts = dict(ending.puts)
+    assert train(config) == summary
+    assert dict(ending.puts) == puts, "and nothing is sent again"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["handed", "long-lived"])
+def test_completions_come_from_a_store_with_the_keys_of_the_job(
+    tmp_path, ending, job, monkeypatch, capsys, own
+):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    if own:
+        for name in (keys.SPAN, "AWS_SESSION_TOKEN"):
+            monkeypatch.delenv(name)
+    words = ["tokenize", "--completions", "s3://bucket/none", "--tokenizer", "x", "--out",
+             str(tmp_path / "set"), "--endpoint", ending.url, "--short-lived-only"]  # fmt: skip
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert ("long-lived" if own else "holds neither a manifest.json") in said
+    assert ending.keys == (0 if own else 1)
 
 
 def test_when_keys_end_soon_is_told(job):

@@ -13,7 +13,7 @@ import pytest
 from runbook import report
 from runbook.cli.cost import tell
 from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
-from runbook.forecast import OUT, RAN_S, forecasts
+from runbook.forecast import OUT, RAN_S, STEADY_S, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
 from tests.state.builders import graph, load, task_def
 from tests.support.golden import check_golden
@@ -69,6 +69,7 @@ def run(
     *,
     host: str = "box",
     ran_s: float | None = None,
+    steady_s: float | None = None,
     **out: float,
 ) -> None:
     with store.write() as tx:
@@ -85,7 +86,11 @@ def run(
             AttemptState.VERIFIED,
             expect={AttemptState.COLLECTING},
             cls=FailureClass.OK,
-            evidence={OUT: out, **({} if ran_s is None else {RAN_S: ran_s})},
+            evidence={
+                OUT: out,
+                **({} if ran_s is None else {RAN_S: ran_s}),
+                **({} if steady_s is None else {STEADY_S: steady_s}),
+            },
         )
         tx.move_task(name, TaskState.DONE, expect={TaskState.VERIFYING})
 
@@ -332,3 +337,17 @@ def test_what_it_costs_is_readable_at_eighty_columns(
         assert host.role in tables
         assert host.machine in tables
     check_golden(GOLDEN / f"costs-of-{many}.txt", said)
+
+
+def test_ramp_and_tail_of_a_pilot_count_once(store: Store, clock: Clock) -> None:
+    fill(store, "pilot; all: pilot", all=LIKE)
+    run(store, clock, "pilot", 0.25, steady_s=600, rows=500, tokens=1_000_000)
+    found = Estimates(store.snapshot()).of(store.snapshot().task("all"))
+    assert found is not None
+    assert found.seconds == pytest.approx(300 + 180 * 600)
+    (row,) = forecasts(store.snapshot())
+    assert row.hours == pytest.approx(30 + 300 / 3600)
+    assert (row.per_hour, row.tokens) == (3000.0, pytest.approx(180e6))
+    again = Estimates(store.snapshot()).of(store.snapshot().task("pilot"))
+    assert again is not None
+    assert again.seconds == 900, "of itself it is still all its time"

@@ -26,14 +26,6 @@ SMALL = "qwen3-8b-dflash"
 NEXT = re.compile(r"^\*\*Next safe action:\*\* `([^`]+)`", re.MULTILINE)
 MOST_STEPS = 80
 KILLS = 10
-KEYS = ("TRAINING_KEY_ID", "TRAINING_KEY")
-
-
-@pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the runbooks hand to the training."""
-    for name in KEYS:
-        monkeypatch.setenv(name, f"value-of-{name.lower()}")
 
 
 @dataclass

@@ -18,6 +18,7 @@ from unittest import mock
 
 from runbook.cli.main import main
 from runbook.engine import finish, handing, hosts, runner, watch
+from runbook.grants import Issued
 from runbook.verbs import base
 from tests.support.simulation.fleet import Fleet
 from tests.support.simulation.host import Kill, SimulatedHost
@@ -45,7 +46,7 @@ def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterat
     with (
         mock.patch.object(hosts.Hosts, "meet", meet),
         mock.patch.object(finish, "backoff_s", return_value=0.0),
-        mock.patch.object(handing, "issue", return_value=KEYS),
+        mock.patch.object(handing, "issue", return_value=Issued(values=KEYS)),
         mock.patch.object(base, "Hosts", partial(hosts.Hosts, clock=fleet.clock)),
         mock.patch.object(runner, "POLL_S", at_once),
         mock.patch.object(watch, "POLL_S", at_once),
