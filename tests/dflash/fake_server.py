@@ -6,8 +6,8 @@ that has times left. Another delay may be set there as well. `GET /_seen` tells 
 in. Answers depend on the prompt only, so that two servers agree and a test knows what to expect.
 
 With --places N, N requests are worked on at a time and the others wait, as /v1/loads tells; with
---queue M as well, more than M that wait are turned away. --say chooses what is answered; with --vary
-it take from half to one and a half of the delay, by the prompt.
+--queue M as well, more than M that wait are turned away. --say chooses what is answered. With
+--vary an answer takes from half to one and a half of the delay, by its prompt.
 """
 
 from __future__ import annotations

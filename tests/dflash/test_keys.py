@@ -80,10 +80,11 @@ def test_a_run_goes_on_without_keys_and_sends_all_with_new_ones(
     tmp_path, servers, prompts, ending, job, monkeypatch
 ):
     server, out, progress = servers("--delay", "0.05"), tmp_path / "out", tmp_path / "progress"
+    progress.touch()
     monkeypatch.setenv("RUNBOOK_PROGRESS", str(progress))
 
     def operator():
-        wait_for(lambda: stored(ending), what="the first shard")
+        wait_for(lambda: stored(ending), limit_s=60, what="the first shard")
         ending.end()
         wait_for(lambda: "for s3://bucket/runs/a have run out" in progress.read_text(), what="told")
         wait_for(lambda: (out / "shard-00005.jsonl").exists(), what="more shards without keys")
@@ -162,6 +163,7 @@ def test_a_folder_that_grows_is_followed_without_keys(tmp_path, ending, job):
     folder.mkdir()
     (folder / "a").write_text("a")
     progress = tmp_path / "progress"
+    progress.touch()
 
     def others():
         wait_for(lambda: "a" in stored(ending), what="the first file")
