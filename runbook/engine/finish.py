@@ -235,9 +235,7 @@ def conclude(
             expect={AttemptState.COLLECTING},
             cls=cls,
             # The task keeps those of its last attempt; machines are compared by each one's.
-            evidence=(
-                {OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}
-            ),
+            evidence=({OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}),
         )
         tx.move_task(
             task.id, TaskState.DONE if ok else TaskState.FAILED, expect={task.state}, reason=reason
