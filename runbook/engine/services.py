@@ -13,7 +13,7 @@ from runbook.engine.finish import check_name, record_checks
 from runbook.engine.load import watch
 from runbook.engine.logs import end_of_logs
 from runbook.engine.stopping import stop_beside
-from runbook.serving.diagnosis import diagnose
+from runbook.serving.diagnosis import diagnose, will_never_serve
 from runbook.serving.health import Watched
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 
@@ -54,12 +54,14 @@ def await_ready(world: World, task: Task, attempt: Attempt) -> None:
             serving(world, task, attempt, results)
             return
         within = float(attempt.detail.get("ready_within_s") or READY_WITHIN_S)
-        if time.monotonic() - started > within:
-            why = diagnose(end_of_logs(world.workspace, attempt.id))
-            said = f"; {why.said}" if why else ""
-            reason = f"not ready within {within:.0f} s: {missing}{said}"
+        late = time.monotonic() - started > within
+        log = end_of_logs(world.workspace, attempt.id)
+        if late or will_never_serve(log):
+            why = diagnose(log)
+            when = f"not ready within {within:.0f} s: {missing}" if late else "it will never serve"
+            reason = when + (f"; {why.said}" if why else "")
             world.emit(Problem(text=f"{task.id}: {reason}", hint="It is stopped.", task=task.id))
-            cls = FailureClass.TIME_LIMIT
+            cls = FailureClass.TIME_LIMIT if late else FailureClass.EXIT
             stop_beside(world, task, attempt, then=TaskState.FAILED, reason=reason, cls=cls)
 
     world.background.begin(

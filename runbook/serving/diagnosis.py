@@ -76,7 +76,8 @@ RULES = (
          "lower `mem_fraction` by 0.05, or `max_running_requests`"),
     Rule("oom", r"(?:Prefill|Decode) out of memory|OutOfMemoryError|CUDA out of memory|"
          r"DefaultCPUAllocator: can't allocate memory|DefaultCPUAllocator: not enough memory|"
-         r"\bMemoryError\b",
+         r"\bMemoryError\b|memory allocation of \d+ bytes failed|Cannot allocate memory|"
+         r"std::bad_alloc",
          "memory ran out", "lower `mem_fraction`, `max_running_requests` or the prefill chunk "
          "(`extra: [--chunked-prefill-size, \"4096\"]`)"),
     Rule("driver", r"NVIDIA driver on your system is too old|CUDA driver version is insufficient|"
@@ -185,6 +186,14 @@ def diagnose(log: str) -> Diagnosis | None:
             next="look at its whole log",
         )  # fmt: skip
     return matched[0] if matched else None
+
+
+def will_never_serve(log: str) -> bool:
+    """Whether it is certain before its end: it could not bind its port.
+
+    SGLang then waits minutes for whoever has the port to answer, and keeps its GPU meanwhile.
+    """
+    return "error while attempting to bind on address" in log
 
 
 def last_words(log: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from runbook.serving.diagnosis import RULES
 from tests.support.workspaces import make, states
 
 if TYPE_CHECKING:
@@ -86,10 +87,15 @@ def told(service: Service, name: str) -> Told:
     snapshot = service.snapshot()
     attempt = snapshot.latest_attempt(name)
     assert attempt is not None, snapshot.task(name).reason
-    why = attempt.evidence.get("diagnosis") or {}
+    reason = snapshot.task(name).reason
+    # One that we stopped, as it would never serve, has it in its reason alone.
+    rule = next((rule for rule in RULES if f"{rule.cause}. Next: " in reason), None)
+    why = attempt.evidence.get("diagnosis") or (
+        {"kind": rule.kind, "final": rule.final} if rule else {}
+    )
     log = service.workspace.log(attempt.id, "err")
     return Told(
-        reason=snapshot.task(name).reason,
+        reason=reason,
         attempt=attempt,
         kind=why.get("kind", ""),
         final=why.get("final", False),

@@ -10,7 +10,8 @@
     delay, ids how long a generation takes, and its token ids
     running    this many requests in /metrics
     silent     as while a model is loaded: nothing listens on its port yet
-    says       lines for the error stream, then exit with `exit`: a start that fails
+    says       lines for the error stream, then exit with `exit`: a start that fails; without an
+               `exit` it stays and does nothing
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
 
 if told().get("says") is not None:
     print(chr(10).join(told()["says"]), file=sys.stderr, flush=True)
-    sys.exit(told().get("exit", 1))
+    while told().get("exit") is None:
+        time.sleep(0.05)
+    sys.exit(told()["exit"])
 while told().get("silent"):
     time.sleep(0.05)
 print("The server is fired up and ready to roll!", file=sys.stderr, flush=True)

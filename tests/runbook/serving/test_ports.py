@@ -145,6 +145,18 @@ def test_a_port_that_is_taken_while_the_model_loads(tmp_path: Path, port: int) -
         assert service.run(only=["serve"]).outcome == "done"
 
 
+def test_one_that_could_not_bind_and_lives_on_is_not_waited_for(tmp_path: Path, port: int) -> None:
+    """SGLang asks the stranger on its port for minutes whether it is ready."""
+    said = (f"ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', {port}):"
+            " address already in use")  # fmt: skip
+    with one_server(tmp_path, port) as service:
+        fake_sglang.tell(tmp_path / "venv", port, says=[said])
+        assert service.run().outcome == "failed"
+        reason = service.snapshot().task("serve").reason
+        assert reason.startswith("it will never serve; its port is taken. Next: ")
+        assert told(service, "serve").cls == "exit"
+
+
 def test_another_server_that_answers_on_the_port_is_not_taken_for_ours(
     tmp_path: Path, port: int
 ) -> None:

@@ -7,12 +7,11 @@ cannot provoke is in test_last_words.py.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +92,8 @@ mkdir $group && echo 1000000000 > $group/$limit && echo $$ > $group/cgroup.procs
 class World:
     """Folders that are bad in one way each."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, aside: Path) -> None:
+        self.folder, self.open = folder, aside
         self.toy = make_toy_model(folder / "toy").path
         (folder / "absent").mkdir()
         (folder / "absent" / "sitecustomize.py").write_text(BLOCKED)
@@ -121,11 +120,6 @@ class World:
         """A program that runs beside the server, in its session; it gets its arguments."""
         (self.folder / f"{name}.py").write_text(program)
         return f'python3 "{self.folder}/{name}.py" {" ".join(words)} "$@" &'
-
-    def full(self) -> str:
-        """A file system of its own without a free byte, for caches and temporary files."""
-        place = self.folder / "full"
-        return f"export TMPDIR={place} HOME={place} XDG_CACHE_HOME={place}"
 
 
 def extra(*words: str) -> Callable[[World], dict[str, Any]]:
@@ -229,8 +223,8 @@ LATE = {
         given=extra("--attention-backend", "fa3"),
     ),
     "no-memory": Provoked(
-        kind="oom", said="", how="`ulimit -v` of 6 GB",
-        before=lambda _: "ulimit -v 6000000",
+        kind="oom", said="memory", how="`ulimit -v` of 1.2 GB",
+        before=lambda _: "ulimit -v 1200000",
     ),
     "cgroup": Provoked(
         kind="killed", said="exit code -9", how="a memory control group of 1 GB: the kernel kills",
@@ -239,11 +233,11 @@ LATE = {
     "no-permission": Provoked(
         kind="permission", said="Permission denied", how="a model folder of another user, 0700",
         given=lambda world: closed(world),
-        before=lambda _: as_nobody(),
+        before=lambda _: as_nobody(serve_python().with_name("sglang")),
     ),
-    "full-disk": Provoked(
-        kind="disk", said="No space left on device", how="a full file system under TMPDIR and HOME",
-        before=lambda world: world.full(), final=False,
+    "full-shm": Provoked(
+        kind="disk", said="No space left on device", how="a full /dev/shm", final=False,
+        before=lambda _: full_shm(serve_python().with_name("sglang")),
     ),
     "watchdog": Provoked(
         kind="watchdog", said="watchdog timeout", how="a watchdog of 10 ms",
@@ -275,20 +269,28 @@ AFTER = {"killed": signal.SIGKILL, "crash": signal.SIGSEGV}
 
 
 def closed(world: World) -> dict[str, Any]:
-    made = world.model("closed")
-    Path(made["model"]).chmod(0o700)
-    return made
+    """Below a folder that others may enter, unlike the tests' own."""
+    model = Path(world.model("closed")["model"])
+    world.open.chmod(0o755)
+    model = Path(shutil.move(model, world.open / "closed"))
+    model.chmod(0o700)
+    return {"model": str(model)}
 
 
-def as_nobody() -> str:
-    """The rest of the script as another user, who may not look into the model's folder."""
-    return 'if [ "$(id -u)" = 0 ]; then exec setpriv --reuid 65534 --clear-groups "$0" "$@"; fi'
+def as_nobody(program: Path) -> str:
+    return f'export HOME=/tmp; exec setpriv --reuid 65534 --clear-groups "{program}" "$@"'
+
+
+def full_shm(program: Path) -> str:
+    """In a mount namespace of its own."""
+    mount = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/fill"
+    return f'exec unshare -m sh -c \'{mount}; exec "{program}" "$@"\' sh "$@"'
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    tmp_path.chmod(0o755)
-    return World(tmp_path / "world")
+def world(tmp_path: Path) -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="runbook-", dir="/tmp") as aside:
+        yield World(tmp_path / "world", Path(aside))
 
 
 def base(world: World) -> dict[str, Any]:
@@ -324,20 +326,7 @@ def test_the_quickest(tmp_path: Path, world: World) -> None:
         assert "write --cuda-graph-max-bs-decode" in told(service, "flag").reason
 
 
-@pytest.fixture
-def full_disk(world: World) -> Iterator[None]:
-    """Mounted, if we may."""
-    place = world.folder / "full"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True)
-    with contextlib.suppress(OSError):
-        (place / "fill").write_bytes(b"x" * 100_000)
-    yield
-    subprocess.run(["umount", place], check=True)
-
-
 @pytest.mark.skipif("RUNBOOK_SOAK" not in os.environ, reason="make soak: 27 starts of SGLang")
-@pytest.mark.usefixtures("full_disk")
 @pytest.mark.timeout(7000)
 def test_the_others(tmp_path: Path, world: World) -> None:
     """All are tried before anything is judged; RUNBOOK_REPORT names a file for the table."""
