@@ -116,7 +116,8 @@ RULES = (
          r"Cannot find any model weights|outgoing traffic has been disabled|"
          r"(?:FileNotFoundError|NotADirectoryError)\b.*(?:config\.json|safetensors|tokenizer)",
          "there is no such model on the host",
-         "look at `model`: a folder with config.json, tokenizer and safetensors"),
+         "look at `model`: a folder with config.json, tokenizer and safetensors that its user may "
+         "read"),
     Rule("architecture", r"Model architectures .* (?:are|is) not supported|"
          r"is not a registered model|"
          r"does not recognize this architecture|"
@@ -151,10 +152,11 @@ RULES = (
          "a step took longer than its watchdog allows",
          "look at the stacks in its log; raise `extra: [--watchdog-timeout, \"900\"]` only when "
          "single steps are that long", final=False),
-    Rule("killed", r"crashed with exit code -9",
+    Rule("killed", r"crashed with exit code -9|died during initialization \(exit code: -9\)",
          "one of its processes was killed from outside, as the kernel does when memory is short",
          "look at `dmesg` and the memory of the host", final=False),
-    Rule("crash", r"crashed with exit code -(?:11|7|6)|Segmentation fault|SIGBUS|core dumped",
+    Rule("crash", r"crashed with exit code -(?:11|7|6)|"
+         r"died during initialization \(exit code: -?\d+\)|Segmentation fault|SIGBUS|core dumped",
          "one of its processes crashed", "look at the stacks in its log; /dev/shm may be full",
          final=False),
     Rule("warm_up", r"Initialization failed\. warmup error",
@@ -179,7 +181,7 @@ def diagnose(log: str) -> Diagnosis | None:
         if first.kind not in LAST_RESORT:
             more = CHAINED.get(first.kind)
             return next((found for found in matched if found.kind == more), first)
-    raised = next((line for line in said if EXCEPTION.match(line)), None)
+    raised = next((line for line in said if EXCEPTION.match(line) and not _match(line)), None)
     if raised:
         return Diagnosis(
             kind="exception", cause="it failed", line=_short(raised), final=False,
