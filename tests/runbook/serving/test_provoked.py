@@ -79,6 +79,8 @@ class Provoked:
     given: Callable[[World], dict[str, Any]] = lambda _: {}
     before: Callable[[World], str] = lambda _: ""
     final: bool = True
+    cls: str = ""
+    """Of the failure, where the log cannot tell."""
 
 
 IN_A_SMALL_GROUP = """\
@@ -231,7 +233,7 @@ LATE = {
         before=lambda _: "ulimit -v 1200000",
     ),
     "cgroup": Provoked(
-        kind="killed", said="-9", how="a memory control group of 1 GB: the kernel kills",
+        kind="", said="", cls="oom", how="a memory control group of 1 GB: the kernel kills",
         before=lambda _: IN_A_SMALL_GROUP, final=False,
     ),
     "closed-folder": Provoked(
@@ -307,7 +309,8 @@ def servers(world: World, chosen: dict[str, Provoked]) -> list[Failing]:
 def problem(one: Provoked, found: Told) -> str:
     """What is not as it should be."""
     line = found.reason.partition("Its log: ")[2]
-    if (found.kind, found.final) == (one.kind, one.final) and one.said in line:
+    same = (found.kind, found.final, one.cls or found.cls) == (one.kind, one.final, found.cls)
+    if same and one.said in line:
         return ""
     words = found.log.strip().splitlines()[-25:]
     return f"{found.kind!r} and not {one.kind!r}: {found.reason}\n" + "\n".join(words)
