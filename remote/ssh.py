@@ -55,7 +55,9 @@ class SshTransport:
         bulky: bool = False,
     ) -> None:
         self.target = target
-        self.label = f"{target.user}@{target.address}" if target.user else target.address
+        port = f":{target.port}" if target.port not in {None, 22} else ""
+        address = f"[{target.address}]" if port and ":" in target.address else target.address
+        self.label = f"{target.user}@{address}{port}" if target.user else f"{address}{port}"
         self.route: Route | None = None
         self.breaker = Breaker(first_s=FIRST_PAUSE_S, most_s=LONGEST_PAUSE_S)
         self._config = config
@@ -294,9 +296,8 @@ class SshTransport:
             return self._open(time.monotonic() + min(left_of(deadline), LOGIN_S))
         except (OSError, EOFError, paramiko.SSHException) as error:
             why = getattr(error, "strerror", "") or str(error) or "it hung up"
-            port = "" if self.target.port in {None, 22} else f" on port {self.target.port}"
             raise Unreachable(
-                f"Cannot reach {self.label}{port}: {why}",
+                f"Cannot reach {self.label}: {why}",
                 hint="nothing was sent; check the address, the port and the network",
             ) from error
 

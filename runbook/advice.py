@@ -18,6 +18,7 @@ from runbook.reasons import (
     wrote_nothing,
 )
 from runbook.rented import HERE, where
+from runbook.requests import runbook_is_approved
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
 from state.claims import RUN
@@ -62,6 +63,19 @@ def next_action(
             return _on(task, "status", f"{task.id} {task.reason}")
     left = next(task for task in tasks if task.state not in SETTLED)
     return _on(left, "stop", f"{left.id} is {left.state} and nothing else is left to do")
+
+
+def for_agent(step: NextAction, snapshot: Snapshot) -> NextAction:
+    """The same for an agent, which may run nothing that no person has said yes to."""
+    if step.verb != "run" or runbook_is_approved(snapshot):
+        return step
+    return NextAction(
+        verb="confirm",
+        task=step.task,
+        command="runbook confirm --runbook",
+        reason=f"no person has approved this runbook as it is loaded; then `run` ({step.reason})",
+        person=True,
+    )
 
 
 def _on(

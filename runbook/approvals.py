@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook import costs
-from runbook.reasons import OVER_BUDGET, WAITS_FOR_PERSON
+from runbook.reasons import OVER_BUDGET, RENTAL, WAITS_FOR_PERSON
 from state import Snapshot, Task, TaskKind
 
 if TYPE_CHECKING:
@@ -18,10 +18,7 @@ def question(snapshot: Snapshot, task: Task, now: datetime) -> str:
     One question about everything, so that one yes is enough.
     """
     asked, why = gate_question(snapshot, task), over_budget(snapshot, task, now)
-    parts = ([f"{OVER_BUDGET}{why}"] if why else []) + (
-        [f"{WAITS_FOR_PERSON}{asked}"] if asked else []
-    )
-    return "; ".join(parts)
+    return "; ".join(part for part in (why, asked and f"{WAITS_FOR_PERSON}{asked}") if part)
 
 
 def gate_question(snapshot: Snapshot, task: Task) -> str:
@@ -33,10 +30,13 @@ def gate_question(snapshot: Snapshot, task: Task) -> str:
 
 
 def over_budget(snapshot: Snapshot, task: Task, now: datetime) -> str:
-    """Why it would spend too much; empty when it would not, or a person said yes to this start."""
+    """Why it would spend too much, or outlast a rental; empty when a person said yes to it."""
     if task.kind is TaskKind.MANUAL or costs.is_allowed(snapshot, task):
         return ""
-    return costs.too_much(snapshot, task, now)
+    if late := costs.too_late(snapshot, task, now):
+        return f"{RENTAL}{late}"
+    much = costs.too_much(snapshot, task, now)
+    return f"{OVER_BUDGET}{much}" if much else ""
 
 
 def is_approved(snapshot: Snapshot, task: Task) -> bool:

@@ -100,7 +100,11 @@ def hands_off(view: View, tasks: list[Task]) -> list[str]:
         if not view.claims or claim.subject in view.claims
     ]
     needed = {need.task for task in tasks if task.state not in SETTLED for need in task.needs}
-    done = [task.id for task in tasks if task.state is TaskState.DONE and task.id in needed]
+    done = [
+        task.id
+        for task in tasks
+        if task.state is TaskState.DONE and task.id in needed and task.kind is not TaskKind.MANUAL
+    ]
     if done:
         rows.append(f"what these left on their hosts, others still need it: {_names(done)}")
     return rows

@@ -180,25 +180,27 @@ def _money(usd: float | None) -> str:
 # -- before a start ---------------------------------------------------------------------------
 
 
+def too_late(snapshot: Snapshot, task: Task, now: datetime) -> str:
+    """Why the rental of its machine does not last for the task; empty if it does."""
+    host = _host(snapshot, task)
+    if host is None or host.ends_at is None or task.kind is TaskKind.SERVICE:
+        return ""
+    left = (parse(host.ends_at) - now).total_seconds() / HOUR
+    if left <= 0:
+        return f"ended: that of {host.role}, at {host.ends_at[:10]} {host.ends_at[11:16]}Z"
+    hours, takes = _takes(snapshot, task)
+    ends = f"too short: it {takes}, and that of {host.role} ends in {spell(left)}"
+    return ends if hours > left else ""
+
+
 def too_much(snapshot: Snapshot, task: Task, now: datetime) -> str:
-    """Why starting the task now would break a budget or outlast a rental; empty if it would not."""
+    """Why starting the task now would break a budget; empty if it would not."""
     budget = task.definition.get("budget") or {}
     total = json.loads(snapshot.meta.extra.get("budget", "{}"))
-    try:
-        host = snapshot.host(task.role or "")
-    except UnknownHost:
-        host = None
-    if not budget and not total and (host is None or host.ends_at is None):
+    if not budget and not total:
         return ""
-    estimate = Estimates(snapshot).of(task)
-    hours = estimate.seconds / HOUR if estimate else 0.0
-    takes = f"needs about {spell(hours)} ({estimate.source})" if estimate else "has no estimate"
-    if host is not None and host.ends_at is not None and task.kind is not TaskKind.SERVICE:
-        left = (parse(host.ends_at) - now).total_seconds() / HOUR
-        if left <= 0:
-            return f"the rental of {host.role} ended at {host.ends_at}"
-        if hours > left:
-            return f"it {takes}, and the rental of {host.role} ends in {spell(left)}"
+    host = _host(snapshot, task)
+    hours, takes = _takes(snapshot, task)
     own_hours = sum(_seconds(attempt, now) for attempt in snapshot.attempts_of(task.id)) / HOUR
     price = host.usd_per_hour if host else None
     found = _beyond(budget, own_hours, own_hours * (price or 0.0), hours, price, "its budget")
@@ -207,6 +209,22 @@ def too_much(snapshot: Snapshot, task: Task, now: datetime) -> str:
     costs = measure(snapshot, now)
     found = _beyond(total, costs.spent_hours, costs.spent_usd, hours, price, "the budget")
     return f"it {takes}; {found}" if found else ""
+
+
+def _host(snapshot: Snapshot, task: Task) -> HostBinding | None:
+    try:
+        return snapshot.host(task.role or "")
+    except UnknownHost:
+        return None
+
+
+def _takes(snapshot: Snapshot, task: Task) -> tuple[float, str]:
+    """Hours, 0 where nothing is known, and the same in words."""
+    estimate = Estimates(snapshot).of(task)
+    if estimate is None:
+        return 0.0, "has no estimate"
+    hours = estimate.seconds / HOUR
+    return hours, f"needs about {spell(hours)} ({estimate.source})"
 
 
 def _beyond(

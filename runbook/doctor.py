@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from remote import RemoteError, Unreachable
+from runbook.costs import parse
 from runbook.documents import document_states
 from runbook.engine.hosts import Hosts
 from runbook.errors import NoWorkspace
@@ -268,6 +269,7 @@ def _hosts(snapshot: Snapshot, *, ask: bool) -> Iterator[Finding]:
         for binding in snapshot.hosts:
             yield _asked(hosts, snapshot, binding) if ask else _recorded(binding)
             yield from _slow(binding)
+            yield from _rental(binding, datetime.now(UTC))
     finally:
         hosts.close()
 
@@ -282,8 +284,20 @@ def _slow(binding: HostBinding) -> Iterator[Finding]:
         )
 
 
+def _rental(binding: HostBinding, now: datetime) -> Iterator[Finding]:
+    if binding.ends_at is not None and parse(binding.ends_at) <= now:
+        yield Finding(
+            part="host",
+            level="problem",
+            text=f"the rental of {binding.role} ended at {binding.ends_at}: nothing starts there "
+            "unasked",
+            next="Bind another machine; or, rented for longer or by mistake in the past, "
+            f"`runbook host rent {binding.role} --ends-at TIME`.",
+        )
+
+
 def _recorded(binding: HostBinding) -> Finding:
-    where = f"{binding.role} ({binding.address or 'local'})"
+    where = f"{binding.role} ({binding.place})"
     if binding.unreachable_since is None:
         said = f"{where} answered when it was last asked"
         return Finding(part="host", level="ok", text=said)
@@ -296,7 +310,7 @@ def _recorded(binding: HostBinding) -> Finding:
 
 
 def _asked(hosts: Hosts, snapshot: Snapshot, binding: HostBinding) -> Finding:
-    where = f"{binding.role} ({binding.address or 'local'})"
+    where = f"{binding.role} ({binding.place})"
     try:
         epoch = hosts.of_role(snapshot, binding.role).identity().epoch
     except RemoteError as error:

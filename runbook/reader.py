@@ -10,7 +10,7 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from runbook.advice import next_action
+from runbook.advice import for_agent, next_action
 from runbook.brief import BUDGET, Brief, make_brief, to_markdown
 from runbook.claims import live_claims
 from runbook.documents import document_states
@@ -33,6 +33,8 @@ FILE_DIGEST = "file_sha256"
 """Where the digest of the runbook file that was taken over is kept."""
 BRIEF_EVENTS = 200
 """How far back the brief looks for what happened lately."""
+AGENT = "agent:"
+"""How the name of an actor begins who is no person."""
 UNDER_WAY = (PENDING | RUNNING) - {TaskState.SERVING}
 WAIT_STEP_S = 0.25
 
@@ -47,6 +49,8 @@ class Reader:
         self._version = store.data_version()
         self.expect_rev: int | None = None
         """The revision that the first write must find."""
+        self.is_agent = store.actor.startswith(AGENT)
+        """What only a person may decide is then refused, until a person said yes."""
 
     @classmethod
     def open(cls, folder: Path, *, actor: str | None = None, expect_rev: int | None = None) -> Self:
@@ -90,9 +94,10 @@ class Reader:
         snapshot = self.snapshot()
         engine, live = self.engine_holder(snapshot), live_claims(self.workspace, snapshot)
         held = [c for c in snapshot.claims if c.subject in live and c.holder != self.actor]
+        step = next_action(snapshot, engine=engine, held=held)
         return View(
             snapshot=snapshot,
-            next=next_action(snapshot, engine=engine, held=held),
+            next=for_agent(step, snapshot) if self.is_agent else step,
             live=read_live(self.workspace),
             edited=self.is_edited(snapshot),
             engine=engine,

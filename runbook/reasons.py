@@ -38,6 +38,8 @@ OTHER_KEY = "other_host_key:"
 """
 OVER_BUDGET = "over budget: "
 """How the reason of a task begins that waits for a yes to spending more."""
+RENTAL = "rental "
+"""The same of a task that the rental of its machine does not last for."""
 
 REBOOTED = "was rebooted"
 REPLACED = "is another machine now"
@@ -112,7 +114,7 @@ def other_key(snapshot: Snapshot, role: str) -> str:
 
 def is_over(task: Task) -> bool:
     """Whether the task waits for a yes to spending more."""
-    return task.state is TaskState.GATED and task.reason.startswith(OVER_BUDGET)
+    return task.state is TaskState.GATED and task.reason.startswith((OVER_BUDGET, RENTAL))
 
 
 def asks_of_gate(task: Task) -> bool:

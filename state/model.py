@@ -201,6 +201,17 @@ class HostBinding:
         """The machine, however many roles it plays."""
         return "local" if self.kind == "local" else f"{self.user}@{self.address}:{self.port}"
 
+    @property
+    def place(self) -> str:
+        """The machine as one would type it: boxes behind one address differ by their port alone."""
+        if self.kind == "local":
+            return "local"
+        user = f"{self.user}@" if self.user else ""
+        if self.port == 22:
+            return f"{user}{self.address}"
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{user}{address}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEpoch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -72,10 +72,15 @@ def bind_command(
     with call.open() as service:
         before = service.snapshot()
         binding = binding_of(role, target, service.workspace, **of_it)
-        if call.rehearsed(service, f"meet {target}, pin its key to {role} and record its facts"):
+        if call.rehearsed(
+            service, f"meet {binding.place}, pin its key to {role} and record its facts"
+        ):
             return
         facts = service.bind(role, binding, accept_fingerprint=accept_fingerprint)
-        said = [f"{role} is {target}; jobs in {binding.root}, data in {binding.work}"]
+        said = [
+            *_past(binding),
+            f"{role} is {binding.place}; jobs in {binding.root}, data in {binding.work}",
+        ]
         earlier = next((host for host in before.hosts if host.role == role), None)
         if earlier is not None and earlier.machine != binding.machine:
             said += _void(dependants(before, role))
@@ -100,7 +105,16 @@ def rent_command(call: Acting, role: str, usd_per_hour: float | None, ends_at: s
         price = binding.usd_per_hour
         said = "no price" if price is None else f"${price:,.2f} an hour"
         said = f"{role}: {said}, {binding.ends_at or 'no end'}"
-        call.answer(service, {"host": binding}, said)
+        call.answer(service, {"host": binding}, said, *_past(binding))
+
+
+def _past(binding: HostBinding) -> list[str]:
+    """A warning of a rental that is over already: more likely a slip than meant."""
+    from runbook.costs import parse
+
+    if binding.ends_at is None or parse(binding.ends_at) > datetime.now(UTC):
+        return []
+    return [f"warning: that time is past: nothing starts on {binding.role} unasked"]
 
 
 def moment_of(text: str | None) -> str | None:

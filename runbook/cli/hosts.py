@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runbook.views import View
+    from state import HostBinding
 
 
 @click.group("host")
@@ -54,15 +55,16 @@ def list_command(workspace: Path, as_json: bool) -> None:
 
     with Reader.open(workspace) as reader:
         snapshot = reader.snapshot()
+    now = datetime.now(UTC)
     if as_json:
         answer("host", snapshot.revision, {"hosts": [plain(host) for host in snapshot.hosts]})
         return
     rows = [
         (
             host.role,
-            host.address or "local",
+            host.place,
             f"with {host.identity_file}" if host.identity_file else "",
-            host.unreachable_since or "reachable",
+            _answers(host, now),
             "" if host.usd_per_hour is None else f"${host.usd_per_hour:,.2f}/h",
             f"until {host.ends_at}" if host.ends_at else "",
             host.root,
@@ -70,6 +72,15 @@ def list_command(workspace: Path, as_json: bool) -> None:
         for host in snapshot.hosts
     ]
     report.table(rows or [("no role is bound yet: runbook host bind ROLE local",)])
+
+
+def _answers(host: HostBinding, now: datetime) -> str:
+    """Whether it did when it was last asked, and for how long it has not."""
+    if host.unreachable_since is None:
+        return "reachable"
+    since = datetime.fromisoformat(host.unreachable_since)
+    day = "" if since.date() == now.date() else f"{since:%Y-%m-%d} "
+    return f"silent since {day}{since:%H:%M}Z ({report.seconds((now - since).total_seconds())})"
 
 
 @host_command.command("probe")

@@ -74,6 +74,7 @@ class Waited(Answer):
         description="The task ended; or, without a task, nobody advances the graph any more."
     )
     engine: str | None = Field(description="Who advances the graph now; null: nobody does.")
+    message: str = Field(description="The same in words.")
     state: str | None = Field(description="Of the task that was waited for.")
     next: NextAction
 
@@ -118,6 +119,18 @@ def status(
         tasks=[task_row(view, task) for task in chosen[:limit]],
         tasks_left_out=max(0, len(chosen) - limit),
     )
+
+
+def waited(view: View, task: str | None, *, ended: bool) -> str:
+    """What a wait came to: that nothing runs is no sign that anything ran."""
+    if view.engine is not None and not ended:
+        return "still under way; call `wait` again"
+    if task is not None:
+        state = view.snapshot.task(task).state
+        return f"{task} is {state}" + ("" if ended else ", and nobody advances the graph")
+    if not view.snapshot.attempts:
+        return "nothing has ever run here, and nobody advances the graph"
+    return "nobody advances the graph"
 
 
 def task_detail(view: View, task: Task, *, attempts: int) -> TaskDetail:

@@ -133,6 +133,7 @@ def add_read_tools(server: MCPServer, session: Session) -> None:
                 revision=view.snapshot.revision,
                 ended=ended,
                 engine=view.engine,
+                message=answers.waited(view, task, ended=ended),
                 state=view.snapshot.task(task).state.value if task else None,
                 next=view.next,
             )

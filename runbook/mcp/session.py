@@ -28,6 +28,7 @@ class Session:
     def reading(self) -> Iterator[Reader]:
         """A client that only looks."""
         with told(), Reader.open(self.workspace, actor=self.actor) as reader:
+            reader.is_agent = True  # whatever it calls itself
             yield reader
 
     @contextmanager
@@ -37,7 +38,7 @@ class Session:
             told(),
             Service.open(self.workspace, actor=self.actor, expect_rev=expect_rev) as service,
         ):
-            service.is_agent = True  # whatever it calls itself
+            service.is_agent = True
             yield service
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import OVER_BUDGET, other_key
+from runbook.reasons import is_over, other_key
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
@@ -180,7 +180,7 @@ def _ended(attempt: Attempt | None) -> Iterator[str]:
 def _gate(view: View, task: Task) -> Matter | None:
     if task.state != "gated" or model.is_stopped(task):
         return None
-    over = task.reason.startswith(OVER_BUDGET)
+    over = is_over(task)
     needs = [view.snapshot.by_id[n.task] for n in task.needs if n.task in view.snapshot.by_id]
     return Matter(
         id=f"task:{task.id}", kind="budget" if over else "gate", state="gated",

@@ -286,8 +286,8 @@ def _where(subject: Subject, looks: Looks) -> Text:
     if host is None:
         line.append("  not bound to a machine yet", inks.warn)
         return line
-    where = "this machine" if host.kind == "local" else f"{host.user}@{host.address}:{host.port}"
-    line.append(f"  {fmt.clean(where)}", inks.muted)
+    where = "this machine" if host.kind == "local" else fmt.clean(host.place)
+    line.append(f"  {where}", inks.muted)
     seen = fmt.between(model.seen(subject.view, task.role), subject.now)
     if seen is not None:
         line.append(f", seen {fmt.duration(seen)} ago", inks.muted)

@@ -36,10 +36,7 @@ def bound(view: View, role: str) -> HostBinding | None:
 
 def place_of(host: HostBinding) -> str:
     """Where it is, as one would type it."""
-    if host.kind == "local":
-        return "this machine"
-    port = f":{host.port}" if host.port != 22 else ""
-    return fmt.clean(f"{host.user}@{host.address}{port}" if host.user else f"{host.address}{port}")
+    return "this machine" if host.kind == "local" else fmt.clean(host.place)
 
 
 def state_of(host: HostBinding | None) -> tuple[str, str]:

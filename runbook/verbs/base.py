@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from state import Event, Snapshot, Store, Task, TaskState, Tx
 
 
-AGENT = "agent:"
-"""How the name of an actor begins who is no person."""
-
-
 def ignore(_event: object) -> None:
     """A listener that does not care."""
 
@@ -47,8 +43,6 @@ class Writer(Reader):
         )
         self._progress_due = 0.0
         """When PROGRESS.md may be written again between two moves (our own clock)."""
-        self.is_agent = store.actor.startswith(AGENT)
-        """What only a person may decide is then refused, until a person said yes."""
         self.dry_run = False
         """Verbs only rehearse: nothing is recorded, written, or asked of a host."""
         self.rehearsed: list[Event] = []

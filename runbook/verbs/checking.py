@@ -152,7 +152,7 @@ def _announced(snapshot: Snapshot, task: Task) -> str:
     asked = "" if task.kind is TaskKind.MANUAL else gate_question(snapshot, task)
     why = over_budget(snapshot, task, datetime.now(UTC))
     yes = [f'"{asked}"'] if asked else []
-    yes += [f"going over its budget ({why})"] if why else []
+    yes += [f"this ({why})"] if why else []
     asks = f", once a person says yes to {' and to '.join(yes)}" if yes else ""
     return f"start {task.id}{where}{after}{asks}"
 

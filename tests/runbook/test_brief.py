@@ -112,5 +112,13 @@ def test_what_others_still_need_is_not_to_be_touched(service: Service) -> None:
     assert "what these left on their hosts, others still need it: `first`" in service.brief()
 
 
+def test_what_a_person_did_left_nothing_on_a_host(tmp_path: Path) -> None:
+    asked = "  rent:\n    title: Rent\n    phase: one\n    step: manual\n    with: {ask: Rent it}\n"
+    with make(tmp_path, asked + shell("first", "echo 1", "rent")) as made:
+        made.run()
+        made.approve("rent", "rented")
+        assert "what these left on their hosts" not in made.brief()
+
+
 def test_without_a_title_it_fits_under_one(service: Service) -> None:
     assert not render_brief(service.view(), titled=False).startswith("#")

@@ -71,7 +71,7 @@ def test_a_silent_task_is_told(folder: Path) -> None:
 def test_a_dry_run_tells_what_would_be_asked(folder: Path) -> None:
     told = say(folder, "run", "--dry-run").stdout
     assert 'would start dear on box, once a person says yes to "Is it worth it?" and to' in told
-    assert "going over its budget (it needs about 2 h (stated); its budget is 1 h" in told
+    assert "this (over budget: it needs about 2 h (stated); its budget is 1 h" in told
 
 
 def test_gate_and_budget_are_one_question_and_one_yes(folder: Path) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook import report
+from runbook.approvals import over_budget
 from runbook.cli.cost import tell
-from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell, too_much
+from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell
 from runbook.forecast import OUT, RAN_S, STEADY_S, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
 from tests.state.builders import graph, load, task_def
@@ -97,7 +98,7 @@ def run(
 
 def why(store: Store, clock: Clock, name: str) -> str:
     snapshot = store.snapshot()
-    return too_much(snapshot, snapshot.task(name), clock.now)
+    return over_budget(snapshot, snapshot.task(name), clock.now)
 
 
 def test_money_of_tasks_and_of_machines(store: Store, clock: Clock) -> None:
@@ -159,12 +160,12 @@ def test_what_outlasts_the_rental_is_not_started_unasked(store: Store, clock: Cl
         short={"estimate_s": 60},
     )
     assert why(store, clock, "long") == (
-        "it needs about 17 h (stated), and the rental of box ends in 3 h"
+        "rental too short: it needs about 17 h (stated), and that of box ends in 3 h"
     )
     assert why(store, clock, "short") == ""
     assert why(store, clock, "unknown") == ""
     clock.passes(4)
-    assert "ended at 2026-03-01T15:00" in why(store, clock, "unknown")
+    assert why(store, clock, "unknown") == "rental ended: that of box, at 2026-03-01 15:00Z"
 
 
 def test_budgets_of_a_task_and_of_the_run(store: Store, clock: Clock) -> None:

@@ -222,6 +222,18 @@ def test_silent_and_rebooted_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert service.store.revision() == revision
 
 
+def test_a_rental_that_ended_is_told(tmp_path: Path) -> None:
+    make(tmp_path, TASKS).close()
+    said = cli(tmp_path, "host", "rent", "box", "--ends-at", "2026-01-01T00:00:00Z")
+    assert "warning: that time is past: nothing starts on box unasked" in said.stdout
+    (finding,) = bad(tmp_path, ask_hosts=True)
+    assert "the rental of box ended at 2026-01-01" in finding.text
+    assert "runbook host rent box --ends-at TIME" in finding.next
+    status = cli(tmp_path, "run", "--until", "hello")
+    assert "over budget" not in status.stdout + status.stderr
+    assert "rental ended: that of box, at 2026-01-01 00:00Z" in cli(tmp_path, "status").stdout
+
+
 def test_a_role_without_a_machine_is_a_note(tmp_path: Path) -> None:
     unbound(tmp_path).close()
     found = check_up(tmp_path)

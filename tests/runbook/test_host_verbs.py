@@ -259,7 +259,9 @@ def test_a_key_of_its_own_is_used_by_every_way_there(
 
     run(folder)
     assert "with ~/.ssh/rented" in cli(folder, "host", "probe", "box").stdout
-    assert "with ~/.ssh/rented" in cli(folder, "host", "list").stdout
+    listed = cli(folder, "host", "list").stdout
+    assert "with ~/.ssh/rented" in listed
+    assert f"{sshd.user}@127.0.0.1:{sshd.port}" in listed, "boxes behind one address differ by it"
     shell = cli(folder, "host", "shell", "box", "-c", "pwd")
     assert shell.stdout.strip() == str(tmp_path / "far"), shell.stderr
     closed = cli(folder, "host", "tunnel", "box", str(free_port()))

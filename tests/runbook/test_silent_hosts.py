@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from runbook.engine.hosts import Hosts
 from runbook.engine.quiet import QuietHost
 from state import HostBinding
 from tests.support.deadline import wait_for
-from tests.support.workspaces import make, states
+from tests.support.workspaces import cli, make, states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,3 +98,15 @@ def test_others_go_on(tmp_path: Path, monkeypatch, verbs: tuple[str, ...]) -> No
             gated.gate.set()
             running.join()
         assert set(states(service).values()) == {"done"}
+
+
+def test_the_list_of_hosts_says_for_how_long_one_has_been_silent(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS, head=HEAD) as service:
+        service.bind("slow", HostBinding(role="slow", kind="local", root=str(tmp_path / "slow")))
+        with service.store.write() as tx:
+            tx.set_unreachable("slow", True)
+        since = service.snapshot().host("slow").unreachable_since
+    listed = cli(tmp_path, "host", "list").stdout
+    assert since is not None
+    assert re.search(rf"slow +local +silent since {since[11:16]}Z \([0-9.]+ s\)", listed), listed
+    assert "reachable" in listed

@@ -96,6 +96,7 @@ async def test_the_listing_says_what_each_tool_does(folder: Path) -> None:
             assert tool.description, tool.name
             assert tool.annotations is not None, tool.name
             assert tool.annotations.read_only_hint is (tool.name in READ), tool.name
+            assert tool.input_schema["additionalProperties"] is False
             described = tool.input_schema.get("properties", {})
             assert all("description" in p for p in described.values()), described
         destroys = {n for n, t in tools.items() if t.annotations and t.annotations.destructive_hint}
@@ -210,6 +211,11 @@ async def test_a_runbook_that_no_person_approved_is_not_run(tmp_path: Path) -> N
     async with Client(build_server(tmp_path, actor="agent:t")) as client:
         assert (await call(client, "status"))["runbook_approved"] is False
         assert "[needs_approval]" in await refused(client, "run")
+        for answer in (await call(client, "status"), await call(client, "wait", timeout_s=0)):
+            step = answer["next"]
+            assert (step["command"], step["person"]) == ("runbook confirm --runbook", True)
+        assert "no person has approved this runbook" in await call(client, "brief")
+        assert answer["message"] == "nothing has ever run here, and nobody advances the graph"
         assert "approved" in on_terminal(tmp_path, "confirm", "--runbook", says="small")
         assert (await call(client, "status"))["runbook_approved"] is True
 
@@ -224,6 +230,8 @@ async def test_a_runbook_that_no_person_approved_is_not_run(tmp_path: Path) -> N
         ("run", {"until": "nothing"}, "nothing"),
         ("status", {"limit": 0}, "limit"),
         ("wait", {"timeout_s": 3600}, "timeout_s"),
+        ("wait", {"timeout": 5}, "`wait` has no argument `timeout` (did you mean timeout_s?)"),
+        ("note", {"text": "x", "about": "y"}, "no argument `about`; known: text, task, decision"),
     ],
 )
 async def test_wrong_calls_are_told_in_a_sentence(
