@@ -1,4 +1,4 @@
-"""`python -m dflash COMMAND`: finds the command's module, runs it, turns errors into exit codes.
+"""`dflash COMMAND`, or `python -m dflash COMMAND`: finds the module, runs it, maps errors to exits.
 
 Only the chosen command's module is imported, so `--help` needs neither torch nor anything heavy.
 Exit codes: 0 ok, 1 failed, 2 usage, 4 a gate failed, 75 interrupted (run the same command again).
@@ -7,22 +7,26 @@ Exit codes: 0 ok, 1 failed, 2 usage, 4 a gate failed, 75 interrupted (run the sa
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.metadata
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dflash import __version__
-from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, DflashError
+from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, DflashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
 
-PROGRAM = "python -m dflash"
-"""How it is started: no script is installed, for another distribution has that name."""
+def program() -> str:
+    """How it was started: a GPU host may have the folder alone, without the installed script."""
+    script = Path(sys.argv[0]).name == "dflash"
+    return "dflash" if script else "python -m dflash"
 
 
 class Command(NamedTuple):
@@ -45,7 +49,9 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command("dflash.compare", "evaluations of several checkpoints, with intervals"),
     "export": Command("dflash.export", "checkpoint -> drafter folder that engines load"),
     "check": Command("dflash.check", "parity of an exported drafter with its training forward"),
-    "bench": Command("dflash.server_bench", "servers with other flags -> rates, and the best"),
+    "bench": Command(
+        "dflash.server_bench", "which flags make a server fastest: starts it with each set"
+    ),
     "put": Command("dflash.put", "a folder -> s3:// or file://, resumable, with sha256"),
     "sync": Command("dflash.sync", "a growing folder -> s3:// or file://, as its files close"),
     "get": Command("dflash.get", "s3:// or file:// -> a folder, what `put` uploaded"),
@@ -54,6 +60,12 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        ask = f"Did you mean {near[0]}? " if near else ""
+        print(f"dflash: there is no command {words[0]!r}", file=sys.stderr)
+        print(f"  {ask}Commands: {', '.join(COMMANDS)}.", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
     name = top_parser().parse_args(words[:1]).command
     signal.signal(signal.SIGTERM, _interrupt)  # a command with its own way to stop replaces this
     try:
@@ -88,10 +100,10 @@ def top_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {row.summary}" for name, row in COMMANDS.items())
     parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        usage=f"{PROGRAM} COMMAND [options]",
+        prog=program(),
+        usage=f"{program()} COMMAND [options]",
         description="Data, online training and evaluation of DFlash drafters.",
-        epilog=f"commands:\n{rows}\n\n`{PROGRAM} COMMAND --help` shows options and an example.",
+        epilog=f"commands:\n{rows}\n\n`{program()} COMMAND --help` shows options and an example.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dflash {__version__}")
@@ -101,7 +113,7 @@ def top_parser() -> argparse.ArgumentParser:
 
 def command_parser(name: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        prog=f"{PROGRAM} {name}",
+        prog=f"{program()} {name}",
         description=COMMANDS[name].summary,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # a typo must not become another option

@@ -84,8 +84,9 @@ def plan_storage(
     return PlanReport(
         kind="storage",
         title=(
-            f"{work.documents:,} documents x {work.mean_tokens:,.1f} tokens x "
-            f"{taps} taps x {hidden} = {work.documents * work.mean_tokens / 1e9:,.3f} G tokens"
+            f"{work.documents:,} documents x {work.mean_tokens:,.1f} tokens = "
+            f"{work.documents * work.mean_tokens / 1e9:,.3f} G tokens, "
+            f"each of {taps} taps x {hidden} numbers"
         ),
         tables=(
             Table(columns=("stored", "bf16", "fp8", "one read", "at what cost"), rows=tuple(rows)),

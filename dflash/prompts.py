@@ -193,7 +193,8 @@ class PromptFile:
     def _checked(self, value: dict[str, Any], number: int) -> str:
         name = value.get("id")
         if not isinstance(name, str) or not name:
-            raise _invalid(self.path, number, f"an id of {name!r}, which is no text")
+            found = "no id" if name in (None, "") else f"an id of {name!r}, which is no text"
+            raise _invalid(self.path, number, found)
         if self.turns == "regenerate" and TURN_ID.search(name):
             raise _invalid(self.path, number, f"an id {name!r} that looks like one turn's")
         messages = value.get("messages")

@@ -169,21 +169,24 @@ def contract_changes(saved: Mapping[str, Any], config: TrainConfig) -> list[str]
     ]
 
 
+CHOICES = {
+    "schedule": ("wsd", "cosine", "constant"),
+    "loss": ("ce", "dpace"),
+    "init": ("target", "random"),
+    "nonfinite": ("skip", "stop"),
+    "attention": ("auto", "eager", "sdpa", "flex", "fused"),
+    "backend": ("auto", "gloo", "nccl"),
+    "dtype": ("auto", "float32", "bfloat16"),
+    "wire_dtype": ("auto", "float32", "bfloat16"),
+    "reduce_dtype": ("float32", "bfloat16"),
+    "addressing": ("auto", "path", "virtual"),
+}
+
+
 def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
-    choices = {
-        "schedule": ("wsd", "cosine", "constant"),
-        "loss": ("ce", "dpace"),
-        "init": ("target", "random"),
-        "nonfinite": ("skip", "stop"),
-        "attention": ("auto", "eager", "sdpa", "flex", "fused"),
-        "backend": ("auto", "gloo", "nccl"),
-        "dtype": ("auto", "float32", "bfloat16"),
-        "wire_dtype": ("auto", "float32", "bfloat16"),
-        "reduce_dtype": ("float32", "bfloat16"),
-    }
     found = [
         (name, f"{getattr(config, name)!r} is not one of {', '.join(allowed)}.")
-        for name, allowed in choices.items()
+        for name, allowed in CHOICES.items()
         if getattr(config, name) not in allowed
     ]
     found += [

@@ -10,7 +10,7 @@ from typing import Any
 from dflash.errors import UsageError
 from dflash.files import read_json
 from dflash.recipe import bundled, load_recipe
-from dflash.train_config import TrainConfig
+from dflash.train_config import CHOICES, TrainConfig
 
 EXAMPLE = """example:
   python -m dflash train --target models/qwen3 --data tokenized --out run --layers 5 \\
@@ -29,7 +29,7 @@ HELP = {
     "num_taps": "how many taps to spread (else 5)",
     "sliding_window": "all layers but the last see this many tokens",
     "mask_token": "id of the mask (else an embedding row that is never used)",
-    "init": "target: as its last layers; random",
+    "init": "weights as the target's last layers, or random",
     "init_from": "start from this drafter's weights",
     "anchors_per_doc": "blocks trained on in each document",
     "max_length": "longer documents are cut to this many tokens",
@@ -43,7 +43,7 @@ HELP = {
     "minutes": "stop with a checkpoint after this much time in all",
     "lr": "peak learning rate",
     "min_lr_ratio": "final learning rate as a part of the peak",
-    "schedule": "wsd, cosine or constant",
+    "schedule": "of the learning rate",
     "warmup": "part of the steps",
     "decay": "part of the steps at the end (wsd)",
     "weight_decay": "of matrices",
@@ -57,11 +57,11 @@ HELP = {
     "head_sample": "loss over a sample of the vocabulary of about this size; 0: all of it",
     "dtype": "of the drafter; masters are float32 (auto: bfloat16 on a GPU, else float32)",
     "wire_dtype": "of states that travel (auto: as above)",
-    "attention": "eager, sdpa, flex, fused (kernels of our own) or auto",
+    "attention": "fused: kernels of our own",
     "targets": "processes that run the target",
     "drafters": "processes that train",
     "colocated": "every drafter process runs the target too",
-    "backend": "gloo, nccl or auto",
+    "backend": "between processes",
     "shard_optimizer": "each drafter process keeps its part of masters and moments only",
     "reduce_dtype": "of gradients between drafter processes",
     "ring": "micro-batches a target may work ahead",
@@ -75,7 +75,7 @@ HELP = {
     "upload": "s3://BUCKET/PREFIX to upload checkpoints to, and to go on from on a new machine",
     "endpoint": "of an S3-compatible store",
     "region": "of the bucket",
-    "addressing": "of the bucket: auto, path or virtual",
+    "addressing": "of the bucket",
     "short_lived_only": "refuse keys without a session token: this machine is not ours",
     "seed": "of weights, order and anchors",
     "gpu_memory": "GiB that a process may take of its GPU (else all of it)",
@@ -84,8 +84,42 @@ HELP = {
 }
 
 
+METAVARS = {
+    "target": "DIR", "data": "DIR", "out": "DIR", "init_from": "DIR", "upload": "URL",
+    "endpoint": "URL", "region": "NAME",
+    "split": "NAME", "eval_split": "NAME",
+}  # fmt: skip
+GROUPS = {
+    "required, here or in --config": ("target", "data", "out"),
+    "the drafter": (
+        "layers", "block_size", "taps", "num_taps", "sliding_window", "mask_token", "init",
+        "init_from",
+    ),
+    "how long": ("steps", "tokens", "epochs", "minutes"),
+    "batches": (
+        "split", "anchors_per_doc", "max_length", "batch_tokens", "batch_blocks", "batch_docs",
+        "micro_batches",
+    ),
+    "optimiser and loss": (
+        "lr", "min_lr_ratio", "schedule", "warmup", "decay", "weight_decay", "betas", "clip",
+        "nonfinite", "loss", "gamma", "dpace_alpha", "head_chunk_rows", "head_sample",
+    ),
+    "processes and GPUs": (
+        "targets", "drafters", "colocated", "devices", "ring", "shard_optimizer", "gpu_memory",
+        "backend", "dtype", "wire_dtype", "reduce_dtype", "attention", "timeout_s",
+    ),
+    "evaluation and checkpoints": (
+        "save_every", "keep", "eval_split", "eval_docs", "eval_prompts", "eval_tokens",
+    ),
+    "store of checkpoints": ("upload", "endpoint", "region", "addressing", "short_lived_only"),
+    "trials": ("seed", "deterministic", "random_weights"),
+}  # fmt: skip
+"""How `--help` sorts them; a test holds it against the options there are."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
+    parser.usage = f"{parser.prog} --target DIR --data DIR --out DIR [options]"
     parser.add_argument("--config", type=Path, help="JSON file with any of these options")
     parser.add_argument(
         "--recipe", metavar="NAME", help=f"options to start from: {', '.join(bundled())}, or a file"
@@ -97,21 +131,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate-only", action="store_true", help="measure, say what would be chosen, and end"
     )
+    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add(group, fields[name])
+
+
+def _add(group: argparse._ArgumentGroup, field: dataclasses.Field[Any]) -> None:
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-    for field in dataclasses.fields(TrainConfig):
-        flag = "--" + field.name.replace("_", "-")
-        note = HELP[field.name]
-        if field.default not in (dataclasses.MISSING, None, False, ""):
-            note += f" (default {field.default})"
-        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": note}
-        kind = str(field.type).removesuffix(" | None")
-        if kind == "bool":
-            parser.add_argument(flag, action="store_true", **common)
-        elif kind.startswith("tuple"):
-            parse = _integers if "int" in kind else _numbers
-            parser.add_argument(flag, type=parse, metavar="A,B", **common)
-        else:
-            parser.add_argument(flag, type=kinds[kind], metavar=kind.upper(), **common)
+    flag = "--" + field.name.replace("_", "-")
+    note = HELP[field.name]
+    if field.default not in (dataclasses.MISSING, None, False, ""):
+        note += f" (default {field.default})"
+    common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": note}
+    kind = str(field.type).removesuffix(" | None")
+    if kind == "bool":
+        group.add_argument(flag, action="store_true", **common)
+    elif kind.startswith("tuple"):
+        parse = _integers if "int" in kind else _numbers
+        group.add_argument(flag, type=parse, metavar="A,B", **common)
+    elif field.name in CHOICES:
+        group.add_argument(flag, choices=CHOICES[field.name], **common)
+    else:
+        metavar = METAVARS.get(field.name, {"int": "N", "float": "X"}.get(kind, "TEXT"))
+        group.add_argument(flag, type=kinds[kind], metavar=metavar, **common)
 
 
 def _integers(text: str) -> tuple[int, ...]:

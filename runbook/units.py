@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _BYTES = {
     "B": 1,
@@ -54,6 +55,8 @@ def parse_duration(value: object) -> float:
             raise ValueError(f"a duration cannot be {value}")
         return float(value)
     text = value.strip() if isinstance(value, str) else ""
+    if _NUMBER.fullmatch(text):  # as it comes from a command line
+        return float(text)
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration: write 90s, 10m, 1h30m or seconds")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
@@ -88,7 +91,7 @@ Seconds = Annotated[
         {
             "anyOf": [
                 {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+                {"type": "string", "pattern": f"^(?:{_DURATION.pattern}|{_NUMBER.pattern})$"},
             ]
         }
     ),

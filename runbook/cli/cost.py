@@ -47,7 +47,9 @@ def tell(snapshot: Snapshot, costs: Costs) -> None:
     known = [row for row in every if set(row[2:]) - {NONE, ""}]
     head: tuple[str, ...] = ("task", "host", "spent", "usd", "bytes", "to come", "usd", "estimate")
     _sheet(head, known)
-    if len(known) < len(every):
+    if not known:
+        report.line(f"Nothing is known of {len(every)} tasks yet.")
+    elif len(known) < len(every):
         report.line(f"({len(every) - len(known)} more, of which nothing is known yet)")
     report.line()
     head = ("host", "usd/h", "bound", "usd", "busy", "to come", "usd", "fits", "machine")
@@ -167,14 +169,17 @@ def _to_come(costs: Costs) -> str:
     hours = sum(row.to_come.seconds for row in costs.tasks if row.to_come) / HOUR
     if not hours:
         return "nothing that is known"
-    priced = [host.to_come_usd for host in costs.hosts if host.to_come_usd is not None]
-    free = {host.role for host in costs.hosts if host.to_come_usd is None and host.to_come_hours}
-    usd = f"${sum(priced):,.2f}" if sum(priced) or not free else "unknown"
+    coming = [row for row in costs.tasks if row.to_come and row.host]
+    priced = [row.to_come_usd for row in coming if row.to_come_usd is not None]
+    free = {row.host or "" for row in coming if row.to_come_usd is None}
+    usd = f"${sum(priced):,.2f}"
     if not free:
         return f"{usd} as far as it is known"
-    hint = report.located(f"`runbook host rent {min(free)} --usd-per-hour X`")
-    if usd == "unknown":
-        return f"{spell(hours)}, {usd} (no price: {hint})"
+    bound = min(free) in {host.role for host in costs.hosts}
+    verb = f"rent {min(free)}" if bound else f"bind {min(free)} USER@ADDRESS"
+    hint = report.located(f"`runbook host {verb} --usd-per-hour X`")
+    if not sum(priced):
+        return f"{spell(hours)}, at an unknown price ({hint})"
     return f"{spell(hours)}, {usd} and more (no price for {', '.join(sorted(free))}: {hint})"
 
 

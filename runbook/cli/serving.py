@@ -68,6 +68,6 @@ def restart_command(call: Acting, task: str, drain: str, token: str | None) -> N
 
 def _duration(text: str) -> float:
     try:
-        return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
+        return parse_duration(text)
     except ValueError as error:
         raise RunbookError(f"--drain: {error}.", hint="For example --drain 10m.") from error

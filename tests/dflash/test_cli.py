@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 from dflash import __main__ as cli
 from dflash.errors import DflashError, GateFailed, Interrupted
+from dflash.train_config import TrainConfig
+from dflash.train_options import GROUPS
 
 ROOT = pathlib.Path(__file__).parents[2]
 HEAVY = "torch transformers pyarrow tokenizers numpy httpx"
@@ -101,6 +104,33 @@ def test_errors_become_codes(command, capsys, error, code):
         assert text == "dflash audit: cannot\n  do this\n"
     if isinstance(error, OSError):
         assert "No space left on device (/x/y)" in text
+
+
+def test_a_slip_in_the_command_is_asked_about(capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["trian"])
+    assert error.value.code == 2
+    said, hint = capsys.readouterr().err.splitlines()
+    assert said == "dflash: there is no command 'trian'"
+    assert hint.startswith("  Did you mean train? Commands: fetch, generate,")
+
+
+def test_the_options_of_training_are_sorted_and_their_choices_shown(capsys):
+    fields = [field.name for field in dataclasses.fields(TrainConfig)]
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(fields)
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    out = capsys.readouterr().out
+    assert "required, here or in --config:\n  --target DIR" in out
+    assert "--schedule {wsd,cosine,constant}" in out
+    assert " STR" not in out
+
+
+def test_the_installed_program_calls_itself_by_its_name(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/env/bin/dflash", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "usage: dflash COMMAND" in capsys.readouterr().out
 
 
 def test_bugs_keep_their_traceback(command):

@@ -228,6 +228,7 @@ def test_corrupt_prompt_line(tmp_path, servers, prompts):
     [
         ('{"id": "a"}', "no list of messages"),
         ('{"id": 7, "messages": []}', "an id of 7"),
+        ('{"prompt": "x"}', "found no id"),
         ('{"id": "a", "messages": [{"role": "robot", "content": "x"}]}', "role 'robot'"),
         ('{"id": "a", "messages": [{"role": "user", "content": null}]}', "content is no text"),
         ('{"id": "a", "messages": [{"role": "assistant", "content": "x"}]}', "nothing to answer"),

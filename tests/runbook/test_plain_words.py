@@ -44,7 +44,7 @@ def tester(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_way_of_a_small_graph(tmp_path: Path) -> None:
     make(tmp_path, TASKS).close()
     cost = said(tmp_path, "plan", "--cost")
-    assert "To come: 48 h, unknown (no price: `runbook" in cost
+    assert "To come: 48 h, at an unknown price (`runbook" in cost
     assert "host rent box --usd-per-hour X" in cost
     assert "$0.00" not in cost
     assert "No task waits for a person." in said(tmp_path, "gate", "list")

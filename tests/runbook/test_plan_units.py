@@ -10,13 +10,13 @@ from runbook.units import parse_bytes, parse_duration, show_bytes
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172800), ("250ms", 0.25),
-     (5, 5), (0.5, 0.5), (0, 0)],
+     (5, 5), (0.5, 0.5), (0, 0), ("3", 3), ("1.5", 1.5)],
 )  # fmt: skip
 def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10 m", "10min", "-1s", -1, True, None, [1]])
+@pytest.mark.parametrize("text", ["", "10x", "m", "10 m", "10min", "-1s", -1, True, None, [1]])
 def test_no_durations(text: object) -> None:
     with pytest.raises(ValueError, match=r"duration"):
         parse_duration(text)
