@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dflash import __version__
-from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, DflashError
+from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, DflashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,10 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        ask = f"Did you mean {near[0]}? " if near else ""
-        print(f"dflash: there is no command {words[0]!r}", file=sys.stderr)
-        print(f"  {ask}Commands: {', '.join(COMMANDS)}.", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
+        ask = f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}"
+        top_parser().error(f"there is no command {words[0]!r}; {ask}")
     name = top_parser().parse_args(words[:1]).command
     signal.signal(signal.SIGTERM, _interrupt)  # a command with its own way to stop replaces this
     try:

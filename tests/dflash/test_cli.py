@@ -110,9 +110,7 @@ def test_a_slip_in_the_command_is_asked_about(capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(["trian"])
     assert error.value.code == 2
-    said, hint = capsys.readouterr().err.splitlines()
-    assert said == "dflash: there is no command 'trian'"
-    assert hint.startswith("  Did you mean train? Commands: fetch, generate,")
+    assert "there is no command 'trian'; did you mean train?" in capsys.readouterr().err
 
 
 def test_the_options_of_training_are_sorted_and_their_choices_shown(capsys):
