@@ -219,7 +219,12 @@ class Host(HostFiles):
         return bool(self._verb("burn", {"attempt": attempt})["burned"])
 
     def collect_garbage(
-        self, collected: Iterable[str], *, keep: int = 20, older_than_s: float = 7 * 86400.0
+        self,
+        collected: Iterable[str],
+        *,
+        keep: int = 20,
+        older_than_s: float = 7 * 86400.0,
+        only_tell: bool = False,
     ) -> list[Shrunk]:
         """Shrink old jobs to their outcome and the last 64 KiB of each log; what went.
 
@@ -227,8 +232,10 @@ class Host(HostFiles):
             collected: attempts whose outcome and logs the caller has stored. Others stay whole,
                 those of other databases too; so does whatever is live.
             keep: this many of the newest stay whole.
+            only_tell: what would go; nothing does.
         """
         body = {"collected": list(collected), "keep": keep, "older_than_s": older_than_s}
+        body |= {"only_tell": True} if only_tell else {}
         answer = self._verb("collect_garbage", body, timeout=5 * ROUND_TRIP_S)
         return [Shrunk(**{**one, "left": tuple(one["left"])}) for one in answer["gone"]]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runbook.reasons import other_key, stop_pending
 from runbook.requests import open_requests
-from state import Claim, Event, Note, Snapshot, Task, TaskState
+from state import Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
 from state.transitions import RUNNING
 

@@ -156,8 +156,8 @@ def _attempt_line(attempt: Attempt) -> str:
         facts.append(f"exit code {attempt.exit_code}")
     if attempt.signal is not None:
         facts.append(f"signal {attempt.signal}")
-    if attempt.started_at:
-        facts.append(f"from {moment(attempt.started_at)}")
+    if began := attempt.started_at or (attempt.ended_at and attempt.created_at):
+        facts.append(f"from {moment(began)}")  # what ended between two looks was never seen to run
     if attempt.ended_at:
         facts.append(f"to {moment(attempt.ended_at)}")
     return ", ".join(facts)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import stat
 import time
+from typing import TYPE_CHECKING
 
 from remote.supervisor.base import JSON, STREAMS, checked_name, job_path, utc
 from remote.supervisor.files import read_json, to_bytes
@@ -18,6 +19,9 @@ from remote.supervisor.locks import fence, lock_is_held
 from remote.supervisor.logs import PAGE, punch_hole
 from remote.supervisor.status import is_settled, status
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 TAIL = 64 << 10
 KEPT = frozenset(["spec.json", "started", "exit.json", "exit.json.next", "out.json", "lock",
                   "dropped.json", "tombstone"])  # fmt: skip
@@ -25,7 +29,11 @@ REMOVED = frozenset(["sup.py", "ident.json", "ident.json.next", "beat", "holding
 
 
 def verb_collect_garbage(request: JSON, workspace: str) -> JSON:
-    """Shrinks the settled ones of `collected`, but not the newest `keep` and the too young."""
+    """Shrinks the settled ones of `collected`, but not the newest `keep` and the too young.
+
+    With `only_tell` nothing is touched: what would go, and about how many bytes.
+    """
+    shrink = _would_free if request.get("only_tell") else _shrink
     names = sorted({checked_name(name, "attempt") for name in request["collected"]})
     gone, held = [], []
     with fence(workspace):
@@ -35,7 +43,7 @@ def verb_collect_garbage(request: JSON, workspace: str) -> JSON:
                 continue
             found = status(workspace, name, identity())
             if is_settled(found):
-                gone.append(_shrink(job_path(workspace, name), name))
+                gone.append(shrink(job_path(workspace, name), name))
             else:
                 held.append({"attempt": name, "why": f"{found['state']}: {found['reason']}"})
     return {"gone": [one for one in gone if one["freed_bytes"]], "held": held}
@@ -70,8 +78,28 @@ def _shrink(job: str, attempt: str) -> JSON:
         os.fsync(folder)
     finally:
         os.close(folder)
+    return _answer(attempt, freed, found)
+
+
+def _answer(attempt: str, freed: int, found: Iterable[str]) -> JSON:
     ours = {*KEPT, *REMOVED, *STREAMS.values(), "ctl"}
     return {"attempt": attempt, "freed_bytes": freed, "left": sorted(set(found) - ours)[:100]}
+
+
+def _would_free(job: str, attempt: str) -> JSON:
+    with os.scandir(job) as entries:
+        found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+    files = {name: info for name, info in found.items() if stat.S_ISREG(info.st_mode)}
+    freed = sum(files[name].st_blocks * 512 for name in REMOVED & set(files))
+    for name in set(STREAMS.values()) & set(files):
+        kept = files[name].st_size - _cut_at(files[name].st_size)
+        freed += max(0, files[name].st_blocks * 512 - -(-kept // PAGE) * PAGE)
+    return _answer(attempt, freed, found)
+
+
+def _cut_at(size: int) -> int:
+    """Where the end of a stream begins that is kept."""
+    return max(0, (size - TAIL) // PAGE * PAGE)
 
 
 def _cut(folder: int, job: str, stream: str) -> int:
@@ -80,8 +108,8 @@ def _cut(folder: int, job: str, stream: str) -> int:
     fd = os.open(STREAMS[stream], flags, dir_fd=folder)
     try:
         before = os.fstat(fd)
-        end = (before.st_size - TAIL) // PAGE * PAGE
-        if end <= 0:
+        end = _cut_at(before.st_size)
+        if not end:
             return 0
         dropped = read_json(os.path.join(job, "dropped.json"))[0] or {}
         said = os.open("dropped.json", flags | os.O_CREAT, 0o600, dir_fd=folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,6 +23,7 @@ from runbook.cli.common import (
     tell_next,
 )
 from runbook.cli.follow import Follow
+from runbook.cli.heartbeat import Heartbeat
 from runbook.errors import Exit, RunbookError
 from runbook.notify import notifying
 from runbook.reasons import WAITS_FOR_PERSON
@@ -57,7 +59,7 @@ def run_command(
     """Advance the graph until it ends, fails, or needs a person.
 
     Jobs run detached on their hosts: leaving with ctrl+c leaves them running, and the next
-    `runbook run` finds them again.
+    `runbook run` finds them again. What runs and says nothing gets a line about once a minute.
 
     Example: runbook run --until tokenize
     """
@@ -93,7 +95,8 @@ def advance(
     listen: Listener = ignore if as_json else Follow()
     try:
         with Service.open(workspace, expect_rev=expect_rev) as service:
-            with notifying(notify, service.workspace, listen) as told:
+            beats = Heartbeat(workspace, listen) if isinstance(listen, Follow) else nullcontext()
+            with beats, notifying(notify, service.workspace, listen) as told:
                 result = engine(service, stop_event, told)
                 told.ended(result)
             view = service.view()

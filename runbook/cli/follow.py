@@ -27,6 +27,8 @@ class Follow:
     asked: dict[str, str] = field(default_factory=dict)
     """Task -> the question to a person that it was last told to wait with."""
     _said: dict[str, float] = field(default_factory=dict)
+    _told: dict[str, float] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
 
     def __call__(self, event: EngineEvent) -> None:
         """Prints the event if it is worth a line."""
@@ -44,7 +46,18 @@ class Follow:
             case _:
                 pass
 
+    def quiet_since(self, task: str) -> float:
+        """Seconds since a line told of the task, or since this began."""
+        last = max(self._said.get(task, 0.0), self._told.get(task, 0.0)) or self._began
+        return time.monotonic() - last
+
+    def still(self, task: str, text: str) -> None:
+        """That it goes on, when nothing else is told of it."""
+        self._said[task] = time.monotonic()
+        report.line(f"{_clock()}  {task:<14}   {text}")
+
     def _moved(self, event: TaskMoved) -> None:
+        self._told[event.task] = time.monotonic()
         took = ""
         if event.seconds is not None and event.state in ("done", "failed", "serving", "attention"):
             took = f" after {report.seconds(event.seconds)}"

@@ -108,8 +108,6 @@ def clean_command(call: Acting, role: str, keep: int, older_than: str) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--older-than") from None
     with call.open() as service:
-        if call.rehearsed(service, f"shrink jobs of {role} that ended more than {older_than} ago"):
-            return
         shrunk = service.clean(role, keep=keep, older_than_s=seconds)
         freed = sum(one.freed_bytes for one in shrunk)
         said = [f"{len(shrunk)} jobs shrunk, {show_bytes(freed)} freed on {role}"]

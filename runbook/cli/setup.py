@@ -87,7 +87,7 @@ def init_command(
     if as_json:
         answer("init", revision, {"workspace": str(target.root), "tasks": len(runbook.tasks)})
         return
-    report.line(f"{target.root}: {runbook.title} ({len(runbook.tasks)} tasks)")
+    report.line(f"{target.root}: {runbook.title} ({_tasks(runbook)})")
     missing = [role for role in runbook.hosts if role not in bound]
     for role in missing:
         bind = f"runbook host bind {role} {where(snapshot, role)}"
@@ -101,13 +101,17 @@ def _tell_init(target: Workspace, text: str, params: dict[str, str], *, as_json:
     from runbook.plan import load_text
 
     runbook = load_text(text, path=str(target.runbook_file), params=params)
-    would = [f"make {target.root} with {len(runbook.tasks)} tasks of {runbook.title!r}"]
+    would = [f"make {target.root} with {_tasks(runbook)} of {runbook.title!r}"]
     if target.database.exists():
         would = [f"take {target.runbook_file} over as it is now: `runbook plan` tells what changes"]
     if as_json:
         answer("init", None, {"dry_run": True, "would": would, "events": []})
     else:
         report.line(f"would {report.clean(would[0])}")
+
+
+def _tasks(runbook: Runbook) -> str:
+    return f"{len(runbook.tasks)} task{'' if len(runbook.tasks) == 1 else 's'}"
 
 
 def _source_text(source: str | None, target: Workspace) -> str:
@@ -220,7 +224,7 @@ def validate_command(
     if as_json:
         answer("validate", None, {"valid": True, "tasks": [task.id for task in runbook.tasks]})
     else:
-        report.line(f"{path}: valid, {len(runbook.tasks)} tasks")
+        report.line(f"{path}: valid, {_tasks(runbook)}")
 
 
 def _load(path: Path, params: dict[str, str]) -> Runbook:

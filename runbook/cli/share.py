@@ -245,11 +245,11 @@ def _target(workspace: Path, folder: Path | None) -> Workspace:
     from runbook.workspace import find_workspace
 
     if folder is not None:
-        return Workspace(folder.absolute())
+        return Workspace(folder.resolve())
     try:
         return find_workspace(workspace)
     except NoWorkspace:
-        return Workspace(workspace.absolute())
+        return Workspace(workspace.resolve())
 
 
 def _agree(offer: Offer, *, trust: str, as_json: bool, dry_run: bool) -> bool:
@@ -277,10 +277,14 @@ def _show(offer: Offer) -> None:
         f"{report.clean(offer.title)}: revision {offer.revision} by {report.clean(offer.author)}, "
         f"{offer.age}, from {offer.where}"
     )
+    tasks, done = offer.contents.tasks, offer.contents.done
+    coming = {name: lines for name, lines in tasks.items() if name not in done}
+    over = {name: lines for name, lines in tasks.items() if name in done}
     for title, rows in (
         ("Machines, with the keys that would be trusted", _pairs(offer.contents.hosts)),
         ("Secrets, and where this machine would take them from", _pairs(offer.contents.secrets)),
-        ("What would run, as tasks become ready", _commands(offer.contents.tasks)),
+        ("What would run, as tasks become ready", _commands(coming)),
+        ("Done already; run only when somebody asks for it", _commands(over)),
     ):
         if rows:
             report.line(f"\n{title}")
@@ -313,4 +317,5 @@ def _say_pulled(pulled: Pulled, *, dry_run: bool) -> None:
     for kept in pulled.kept:
         report.line(f"left as it is: {kept}")
     if pulled.change in ("made", "forwarded") and not dry_run:
-        report.line("Next: runbook next")
+        report.choose(Path(pulled.workspace))
+        report.line(f"Next: {report.located('runbook next')}")

@@ -43,6 +43,8 @@ class Contents:
 
     tasks: dict[str, tuple[str, ...]]
     """Task -> what it runs, in words."""
+    done: tuple[str, ...]
+    """Those of them that have run, and do so again only when somebody asks for it."""
     hosts: dict[str, str]
     """Role -> machine and its pinned key."""
     secrets: dict[str, str]
@@ -126,7 +128,10 @@ def contents(snapshot: Snapshot) -> Contents:
     tasks = {task.id: _runs(snapshot, task) for task in snapshot.tasks if not task.removed}
     hosts = {host.role: _machine(host) for host in snapshot.hosts}
     secrets = {secret.name: canonical(dict(secret.source)) for secret in snapshot.secrets}
-    return Contents(tasks=tasks, hosts=hosts, secrets=secrets, digest=_digest(snapshot, hosts))
+    done = tuple(task.id for task in snapshot.tasks if task.state in SETTLED and task.id in tasks)
+    return Contents(
+        tasks=tasks, done=done, hosts=hosts, secrets=secrets, digest=_digest(snapshot, hosts)
+    )
 
 
 def news(incoming: Contents, ours: Contents | None) -> Contents:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+SIZES = ("min_memory", "min_free")
+
+
 class ProbeArgs(StepArgs):
     """What the host must offer; nothing asked means that facts are only recorded."""
 
@@ -38,7 +41,10 @@ class Probe(Step[ProbeArgs]):
 
     def plan(self, args: ProbeArgs, ctx: StepContext) -> StepPlan:
         asked = {key: value for key, value in args.model_dump().items() if value is not None}
-        needs = (f"require {key} = {value}" for key, value in asked.items())
+        needs = (
+            f"require {key} = {show_bytes(value) if key in SIZES else value}"
+            for key, value in asked.items()
+        )
 
         def run(live: StepContext) -> Outcome:
             host = host_of(live)

@@ -164,6 +164,8 @@ def _asked(check: Mapping[str, Any]) -> str:
         return f"{args['key']} is {bounds(args)} in {args['path']}"
     if kind == "rows_at_least":
         return f"at least {args['rows']} rows in {args['glob']}"
+    if kind == "http_identity":
+        return f"{args['field']} is {args['equals']} at {args['url']}"
     if kind == "command":
         first, _, more = shown(args["argv"]).partition("\n")
         return f"{first} ..." if more else first

@@ -10,6 +10,7 @@ from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
 from runbook.reasons import OTHER_KEY
+from runbook.units import show_bytes
 from runbook.verbs.confirming import ConfirmVerbs
 from state.transitions import RUNNING, TERMINAL
 
@@ -162,14 +163,24 @@ class HostVerbs(ConfirmVerbs):
         return self._hosts.of_role(self.snapshot(), role).pull(remote, local, progress=progress)
 
     def clean(self, role: str, *, keep: int, older_than_s: float) -> list[Shrunk]:
-        """Shrinks old jobs on a machine whose outcome is recorded here; what went."""
+        """Shrinks old jobs on a machine whose outcome is recorded here; what went.
+
+        A rehearsal asks the machine, and touches nothing there.
+        """
         self.require_role(role)
         self._require_free()
         self._compare_revision()
         snapshot = self.snapshot()
         ended = [row.id for row in snapshot.attempts if row.host == role and row.state in TERMINAL]
         host = self._hosts.of_role(snapshot, role)
-        return host.collect_garbage(ended, keep=keep, older_than_s=older_than_s)
+        shrunk = host.collect_garbage(
+            ended, keep=keep, older_than_s=older_than_s, only_tell=self.dry_run
+        )
+        if self.dry_run:
+            self.would += [f"shrink {one.attempt}: {show_bytes(one.freed_bytes)}" for one in shrunk]
+            freed = sum(one.freed_bytes for one in shrunk)
+            self.would.append(f"free about {show_bytes(freed)} on {role}, of {len(shrunk)} jobs")
+        return shrunk
 
     def probe(self, role: str) -> Mapping[str, Any]:
         """Asks the host for its facts and records them."""

@@ -14,7 +14,11 @@ def test_an_old_job_keeps_its_outcome_and_the_ends_of_its_logs(bench):
     bench.launch("a1", LONG)
     before = bench.ended("a1")
     whole = bench.host.read_log("a1", "out", offset=0, limit=4 << 20)
+    [would] = bench.host.collect_garbage(["a1"], keep=0, older_than_s=0, only_tell=True)
+    assert bench.host.read_log("a1", "out", offset=0, limit=4 << 20).data == whole.data
     [gone] = bench.host.collect_garbage(["a1"], keep=0, older_than_s=0)
+    assert (would.attempt, would.left) == (gone.attempt, gone.left)
+    assert abs(would.freed_bytes - gone.freed_bytes) < 20_000
     assert gone.attempt == "a1"
     assert gone.freed_bytes > 1_000_000
     after = bench.status("a1")

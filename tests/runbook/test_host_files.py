@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,9 +30,13 @@ def test_a_tree_goes_there_and_comes_back(tmp_path: Path) -> None:
 def test_old_jobs_shrink_to_their_outcome(tmp_path: Path) -> None:
     with make(tmp_path, TASKS) as service:
         service.run()
-    told = cli(tmp_path, "host", "clean", "box", "--keep", "0", "--older-than", "0s")
+    words = ("host", "clean", "box", "--keep", "0", "--older-than", "0s")
+    would = cli(tmp_path, *words, "--dry-run").stdout
+    assert re.search(r"would shrink \S+: 1\.2 MiB", would), would
+    assert re.search(r"would free about 1\.2 MiB on box, of 1 jobs", would), would
+    told = cli(tmp_path, *words)
     assert told.returncode == 0, told.stderr
-    assert "1 jobs shrunk" in told.stdout
+    assert "1 jobs shrunk, 1.2 MiB freed" in told.stdout, "as foretold"
     assert "keeps what its payload made: mine" in told.stdout
     assert cli(tmp_path, "verify").returncode == 0
     assert cli(tmp_path, "doctor").returncode == 0
