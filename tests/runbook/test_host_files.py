@@ -32,11 +32,12 @@ def test_old_jobs_shrink_to_their_outcome(tmp_path: Path) -> None:
         service.run()
     words = ("host", "clean", "box", "--keep", "0", "--older-than", "0s")
     would = cli(tmp_path, *words, "--dry-run").stdout
-    assert re.search(r"would shrink \S+: 1\.2 MiB", would), would
-    assert re.search(r"would free about 1\.2 MiB on box, of 1 jobs", would), would
+    one = re.search(r"would shrink \S+: (1\.\d MiB)", would)
+    assert one, would
+    assert f"would free about {one[1]} on box, of 1 jobs" in would
     told = cli(tmp_path, *words)
     assert told.returncode == 0, told.stderr
-    assert "1 jobs shrunk, 1.2 MiB freed" in told.stdout, "as foretold"
+    assert f"1 jobs shrunk, {one[1]} freed" in told.stdout, "as foretold"
     assert "keeps what its payload made: mine" in told.stdout
     assert cli(tmp_path, "verify").returncode == 0
     assert cli(tmp_path, "doctor").returncode == 0

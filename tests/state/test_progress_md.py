@@ -21,7 +21,7 @@ from state import (
 )
 from state.doctor import examine
 from state.markdown import code, embedded, one_line, prose
-from state.progress_md import render, size
+from state.progress_md import _attempt_line, moment, render, size
 from state.regions import fresh, take_apart
 from tests.state.builders import Clock, graph, load, task_def
 from tests.support.golden import check_golden
@@ -103,6 +103,13 @@ def lived_in(store: Store) -> Snapshot:
         tx.add_note("block size 8, *not* 16", task="b", decision=True)
         tx.add_note("asked the provider\nabout the disk")
     return store.snapshot()
+
+
+def test_what_ended_between_two_looks_has_a_begin(store: Store) -> None:
+    (attempt,) = lived_in(store).attempts
+    line = _attempt_line(replace(attempt, started_at=None))
+    assert f"from {moment(attempt.created_at)}" in line
+    assert "to " in line
 
 
 BRIEF = """\

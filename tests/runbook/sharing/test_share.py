@@ -184,7 +184,10 @@ def test_nothing_that_can_act_is_left_out_of_what_is_shown(tmp_path: Path) -> No
         'with: {sh: "echo two', 'with: {env: {LD_PRELOAD: /tmp/evil.so}, sh: "echo two'
     )
     with make(tmp_path, tasks) as service:
-        shown = contents(service.snapshot()).tasks["two"]
+        service.run(only=["one"])
+        found = contents(service.snapshot())
+    assert found.done == ("one",), "shown as well, and not as what comes"
+    shown = found.tasks["two"]
     assert any("echo two" in line for line in shown)
     assert any("LD_PRELOAD" in line for line in shown)
 
