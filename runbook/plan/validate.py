@@ -64,8 +64,8 @@ def valid_part(model: type[M], data: Mapping[str, Any], missing: Mapping[str, An
     return None
 
 
-def _real_path(data: Any, found: Any) -> tuple[At, Any]:
-    """Where it is, without pydantic's own marks for the branches of a union, and what is there."""
+def _real_path(data: Any, found: Mapping[str, Any]) -> tuple[At, Any]:
+    """Where it was found, without pydantic's marks for the branches of a union; what is there."""
     path: list[str | int] = []
     value, loc = data, found["loc"]
     for index, part in enumerate(loc):

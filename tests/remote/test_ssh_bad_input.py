@@ -42,8 +42,8 @@ def clear(error: RemoteError) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"address": "no-such-host.invalid"}, "no-such-host.invalid on port [0-9]+: .*name"),
-        ({"port": 1}, "on port 1: .*refused"),
+        ({"address": "no-such-host.invalid"}, "no-such-host.invalid:[0-9]+: .*name"),
+        ({"port": 1}, ":1: .*refused"),
         # What a network answers for an address that is nowhere differs; all are told.
         ({"address": "192.0.2.1"}, "timed out|unreachable|no route|refused"),
     ],
