@@ -116,11 +116,16 @@ def _other_keys(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> N
     return None
 
 
-def _attention(_snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
+def _attention(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:
     for task in tasks:
         if task.state is TaskState.UNHEALTHY:
             reason = f"{task.id} is up and does no work; look at its log first"
             return _on(task, "restart", reason, said=task.reason, person=True)
+        latest = snapshot.latest_attempt(task.id)
+        refused = latest is not None and latest.state is AttemptState.NEVER_STARTED
+        if task.state is TaskState.ATTENTION and refused:
+            reason = f"{task.id} was not started, so it has no log: its host names what holds it"
+            return _on(task, "status", reason, said=task.reason, person=True)
         if task.state is TaskState.ATTENTION:
             reason = f"{task.id} needs a decision"
             return _on(task, "logs", reason, said=task.reason, person=True)
@@ -208,7 +213,7 @@ def _stale(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAc
                 return _on(task, "verify", reason)
             if is_void(task) or not _was_used(snapshot, task):
                 return _on(task, "retry", reason, person=not is_void(task))
-            reason += f"; `runbook skip {quote(task.id)} --reason ...` keeps what it made"
+            reason += f'; `runbook skip {quote(task.id)} --reason "..."` keeps what it made'
             command = f"runbook retry {quote(task.id)} --below"
             return _on(task, "retry", reason, command, person=True)
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runbook.reasons import other_key, stop_pending
 from runbook.requests import open_requests
-from state import Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
+from state import AttemptState, Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
 from state.transitions import RUNNING
 
@@ -93,6 +93,9 @@ def hands_off(view: View, tasks: list[Task]) -> list[str]:
             holds = f", {', '.join(held)}" if held else ""
             rows.append(f"on {attempt.host}: the processes and files of `{task.id}`{holds}")
         elif task.state is TaskState.ATTENTION and attempt is not None:
+            if attempt.state is AttemptState.NEVER_STARTED:  # ours; what held it is named
+                rows.append(f"on {attempt.host}: what kept `{task.id}` from being started")
+                continue
             rows.append(f"on {attempt.host}: whatever is left of `{task.id}`; it may still run")
     rows += [
         f"what {claim.holder} claimed: `{claim.subject}`"

@@ -51,7 +51,8 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
                 report.line(f"{name} is {now[name].state}{why}")
         if again:
             report.line(f"ready again: {', '.join(again)}")
-    sys.exit(Exit.CHECK_FAILED if bad and not redo else Exit.OK)
+    failed = [name for name in tasks if name in now and now[name].state == "failed"]
+    sys.exit(Exit.CHECK_FAILED if failed or (bad and not redo) else Exit.OK)
 
 
 @click.command("reconcile")

@@ -80,6 +80,9 @@ def test_a_changed_check_is_asked_of_the_work_that_was_done(failed: Path) -> Non
 
 
 def test_a_check_that_still_fails_leaves_it_failed(failed: Path) -> None:
+    with Service.open(failed, dry_run=True) as service:
+        service.verify(["train"])
+        assert service.would == ["check on box: train: json_metric loss ${host.work}/m.json"]
     said = cli(failed, "verify", "train")
     assert said.returncode == 4
     with Service.open(failed) as service:
