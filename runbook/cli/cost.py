@@ -176,8 +176,9 @@ def _to_come(costs: Costs) -> str:
     if not free:
         return f"{usd} as far as it is known"
     bound = min(free) in {host.role for host in costs.hosts}
-    verb = f"rent {min(free)}" if bound else f"bind {min(free)} USER@ADDRESS"
-    hint = report.located(f"`runbook host {verb} --usd-per-hour X`")
+    unbound = f"`runbook host bind {min(free)} USER@ADDRESS --usd-per-hour X`"
+    rent = f"`runbook host rent {min(free)} --usd-per-hour X`"
+    hint = report.located(rent if bound else unbound)
     if not sum(priced):
         return f"{spell(hours)}, at an unknown price ({hint})"
     return f"{spell(hours)}, {usd} and more (no price for {', '.join(sorted(free))}: {hint})"
