@@ -131,7 +131,7 @@ def test_only_a_near_word_is_suggested(typed: str, meant: str) -> None:
 def test_costs_of_which_nothing_is_known_are_no_table(tmp_path: Path) -> None:
     make(tmp_path / "ws", ASKS.replace("    estimate: 2h\n", "")).close()
     assert (
-        "(2 more, of which nothing is known yet)" in say(tmp_path / "ws", "plan", "--cost").stdout
+        "Nothing is known of 2 tasks yet." in say(tmp_path / "ws", "plan", "--cost").stdout
     )
 
 
