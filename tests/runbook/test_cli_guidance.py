@@ -130,9 +130,7 @@ def test_only_a_near_word_is_suggested(typed: str, meant: str) -> None:
 
 def test_costs_of_which_nothing_is_known_are_no_table(tmp_path: Path) -> None:
     make(tmp_path / "ws", ASKS.replace("    estimate: 2h\n", "")).close()
-    assert (
-        "Nothing is known of 2 tasks yet." in say(tmp_path / "ws", "plan", "--cost").stdout
-    )
+    assert "Nothing is known of 2 tasks yet." in say(tmp_path / "ws", "plan", "--cost").stdout
 
 
 def test_the_doctor_tells_of_a_changed_document(folder: Path) -> None:
