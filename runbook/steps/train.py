@@ -99,11 +99,11 @@ class Train(Step[TrainArgs]):
 
     def plan(self, args: TrainArgs, ctx: StepContext) -> StepPlan:
         words = ["train"]
-        for name in TrainArgs.model_fields:
+        for name in (name for name in TrainArgs.model_fields if name not in _OURS):
             value, word = getattr(args, name), "--" + name.replace("_", "-")
             if isinstance(value, bool):
                 words += [word] if value else []
-            elif name not in _OURS:
+            else:
                 words += flag(word, value)
         if args.taps:
             words += ["--taps", ",".join(map(str, args.taps))]
