@@ -117,8 +117,9 @@ class Supervisor:
         for number in (signal.SIGCHLD, signal.SIGUSR1):  # a child ended; look into ctl/
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2):
-            # Not SIG_IGN, which the payload would inherit.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2):
+            # Not SIG_IGN, which the payload would inherit: a shell starts what it puts into the
+            # background with two of them ignored.
             signal.signal(number, lambda *_: None)
 
     def _supervise(self, secrets: JSON) -> None:
