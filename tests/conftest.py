@@ -6,6 +6,7 @@ Those that take long come first, so that no worker is left alone with one.
 from __future__ import annotations
 
 import multiprocessing.util
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,13 @@ LONG = (
     "test_audit.py", "test_killed_runs.py", "test_tokenize_shares.py", "test_every_key.py",
 )  # fmt: skip
 """By minutes on two cores; needs `--no-loadscope-reorder`, else xdist takes those of many tests."""
+
+
+def pytest_configure() -> None:
+    """A shell ignores ctrl+c for what it puts into the background, and so would all that the tests
+    start and then interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
