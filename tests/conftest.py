@@ -28,6 +28,7 @@ LONG = (
     "test_thinking_sglang.py", "test_two_nodes.py", "test_killed_training.py", "test_fleet.py",
     "test_sglang_itself.py", "test_train.py", "test_train_inputs.py", "test_kill_soak.py",
     "test_audit.py", "test_killed_runs.py", "test_tokenize_shares.py", "test_every_key.py",
+    "test_ports.py", "test_provoked.py", "test_renewed_keys.py", "test_wrong_input.py",
 )  # fmt: skip
 """By minutes on two cores; needs `--no-loadscope-reorder`, else xdist takes those of many tests."""
 
