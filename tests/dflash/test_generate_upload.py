@@ -75,7 +75,20 @@ def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
 def test_a_store_that_refuses_costs_no_row(tmp_path, servers, prompts, s3, monkeypatch, url, said):
     if said == "refuses us":
         monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_store())
-    server, out = servers(), tmp_path / "out"
+    server, out = servers("--delay", "0.5"), tmp_path / "out"
+    start = Outbox.start
+
+    def start_heard(outbox):
+        tell = outbox._tell
+
+        def told(text):
+            tell(text)
+            server.hurry()
+
+        outbox._tell = told
+        start(outbox)
+
+    monkeypatch.setattr(Outbox, "start", start_heard)
     monkeypatch.setattr("dflash.outbox.PAUSES_S", (0.01,))
     text = generate(prompts(20), out, server, check=1, extra=["--upload", url])
     assert len(rows_of(out)) == 20
