@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -33,8 +34,16 @@ def s3_server() -> Iterator[str]:
     made = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     made.start()
     host, port = made.get_host_and_port()
-    yield f"http://{host}:{port}"
+    url = f"http://{host}:{port}"
+    forget_all(url)
+    yield url
     made.stop()
+
+
+def forget_all(url: str) -> None:
+    """What other tests stored: the servers of one process have one memory."""
+    request = urllib.request.Request(f"{url}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import urllib.request
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ from moto.moto_server.werkzeug_app import (
     create_backend_app,
 )
 from werkzeug.serving import make_server
+
+from tests.support.s3 import forget_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,8 +99,7 @@ def ending(s3_keys: dict[str, str]) -> Iterator[EndingStore]:
     del s3_keys
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     store = EndingStore()
-    forget = urllib.request.Request(f"{store.url}/moto-api/reset", method="POST")
-    urllib.request.urlopen(forget, timeout=10).close()  # what other tests stored in this process
+    forget_all(store.url)
     boto3.client("s3", endpoint_url=store.url).create_bucket(Bucket="bucket")
     yield store
     store.close()
