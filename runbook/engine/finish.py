@@ -217,14 +217,7 @@ def conclude(
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
-        for row in attempt.evidence.get("artifacts", ()):
-            tx.record_artifact(
-                task.id,
-                attempt=attempt.id,
-                uri=str(row["uri"]),
-                size=int(row["size"]),
-                sha256=str(row["sha256"]),
-            )
+        record_artifacts(tx, attempt)
         known = {**attempt.detail.get("out", {}), **out}
         if ok:
             tx.set_out(task.id, known)
@@ -262,6 +255,18 @@ def _steady(world: World, attempt: Attempt) -> Mapping[str, float]:
 
 def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in results.items() if type(value) in (int, float)}
+
+
+def record_artifacts(tx: Tx, attempt: Attempt) -> None:
+    """What its job said that it made."""
+    for row in attempt.evidence.get("artifacts", ()):
+        tx.record_artifact(
+            attempt.task,
+            attempt=attempt.id,
+            uri=str(row["uri"]),
+            size=int(row["size"]),
+            sha256=str(row["sha256"]),
+        )
 
 
 def keep_decision(tx: Tx, task: Task, out: Mapping[str, Any]) -> None:

@@ -11,7 +11,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import ask, check_name, keep_decision, record_checks
+from runbook.engine.finish import (
+    ask,
+    check_name,
+    keep_decision,
+    record_artifacts,
+    record_checks,
+)
 from runbook.engine.planning import make_context, plan_task
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.reasons import JUDGED, failed_by_checks
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
 
 JUDGEMENT = frozenset({"done_when", "retry", "title", "phase"})
 """What may have changed in a definition without the work being another."""
-ALL_EVENTS = 1_000_000
 
 
 class JudgeVerbs(ConfirmVerbs):
@@ -95,14 +100,7 @@ class JudgeVerbs(ConfirmVerbs):
             record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=epoch)
             if not holds:
                 return
-            for row in attempt.evidence.get("artifacts", ()):
-                tx.record_artifact(
-                    task.id,
-                    attempt=attempt.id,
-                    uri=str(row["uri"]),
-                    size=int(row["size"]),
-                    sha256=str(row["sha256"]),
-                )
+            record_artifacts(tx, attempt)
             tx.set_out(task.id, out)
             keep_decision(tx, task, out)
             tx.set_meta(JUDGED + attempt.id, json.dumps(checks))
@@ -122,7 +120,7 @@ class JudgeVerbs(ConfirmVerbs):
 
     def _definition(self, task_id: str, digest: str) -> Mapping[str, Any]:
         """As it was when its digest was this one."""
-        for event in reversed(self.events(task=task_id, limit=ALL_EVENTS)):
+        for event in reversed(self.events(task=task_id, limit=-1)):
             if "definition" in event.payload and event.payload["definition_hash"] == digest:
                 found: Mapping[str, Any] = event.payload["definition"]
                 return found
