@@ -199,6 +199,8 @@ class Engine:
 
     def forget_ended_claims(self, snapshot: Snapshot) -> None:
         """What was left to somebody who has let go since, or whose time is over, may start."""
+        if not self.world.held:
+            return  # every round comes by here
         for name in self.world.held.difference(self.claimed(snapshot)):
             self.world.held.remove(name)
             self.world.refused.pop(name, None)

@@ -30,7 +30,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import boto3  # noqa: E402
+from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
 
 from tests.benchmarks import s3_sink  # noqa: E402
 
@@ -148,13 +148,19 @@ def seaweed(program: str, folder: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
+        url = "http://127.0.0.1:28333"
+        client = boto3.client("s3", endpoint_url=url, aws_access_key_id=keys["accessKey"],
+                              aws_secret_access_key=keys["secretKey"])  # fmt: skip
         for _ in range(600):
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen("http://127.0.0.1:28333/healthz", timeout=5).close()
+            with contextlib.suppress(ClientError, BotoCoreError):
+                client.create_bucket(Bucket="ready")  # it may be there and its volumes not
+            with contextlib.suppress(ClientError, BotoCoreError):
+                client.put_object(Bucket="ready", Key="volumes take writes", Body=b"")
                 break
             time.sleep(0.1)
-        time.sleep(5)  # until its volumes take writes
-        yield "http://127.0.0.1:28333"
+        else:
+            raise SystemExit(f"{program} takes no object within a minute")
+        yield url
     finally:
         running.terminate()
         running.wait()
