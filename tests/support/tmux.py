@@ -41,7 +41,10 @@ class Tmux:
             shown = self.screen(name)
             return shown if text in shown else ""
 
-        return wait_for(there, limit_s=limit_s, what=f"{text!r} in the terminal")
+        try:
+            return wait_for(there, limit_s=limit_s, what=f"{text!r} in the terminal")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\nit shows:\n{self.screen(name)}") from None
 
     def keys(self, name: str, *keys: str) -> None:
         """Press keys, as tmux names them."""

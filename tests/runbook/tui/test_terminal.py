@@ -90,7 +90,8 @@ def test_two_screens_and_a_kill(tmux: Tmux, workspace: Path) -> None:
     for name in ("a", "b"):
         tmux.start(name, command(workspace, "--run"), 100, 30)
         tmux.wait_for(name, "The second task")
-    tmux.wait_for("a", "gated")
+    for name in ("a", "b"):  # `b` acts on what it shows, and looks only now and then
+        tmux.wait_for(name, "gated")
     pid = int(tmux("display-message", "-p", "-t", "a", "#{pane_pid}"))
     child = wait_for(
         lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), what="the screen"
