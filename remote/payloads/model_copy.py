@@ -272,7 +272,7 @@ def make(args: argparse.Namespace, root: Path = Path("/")) -> Dict[str, Any]:
             return reclaim(args)
     model = open_model(args.source)
     total = sum(f.size for f in model.files)
-    with take_lock(args):
+    with take_lock(args), contextlib.closing(model):
         place = existing(args, model)
         if place is None:
             place = copy_somewhere(args, choose(args, model.files, root), model)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import http.client
 import json
 import os
 import time
@@ -17,6 +18,8 @@ import zlib
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from remote.payloads.model_web import TIMEOUT_S, NoRange, Web
+
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 LISTING = "RUNBOOK_MODEL_LISTING"
@@ -24,7 +27,7 @@ LISTING = "RUNBOOK_MODEL_LISTING"
 HUB = "https://huggingface.co"
 OTHER_WEIGHTS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*")
 """The same weights in formats that nothing here reads, where safetensors are there."""
-TRIES, TIMEOUT_S = 6, 60
+TRIES = 6
 
 
 class Refused(Exception):
@@ -57,6 +60,7 @@ class Model(NamedTuple):
     files: List[Source]
     read: Callable[[Source, int, memoryview], None]
     folder: Optional[Path] = None
+    close: Callable[[], None] = lambda: None
 
 
 def open_model(where: str) -> Model:
@@ -140,30 +144,19 @@ def _from_folder(folder: Path) -> Callable[[Source, int, memoryview], None]:
 # -- HTTP ------------------------------------------------------------------------------------------
 
 
-class _KeepToken(urllib.request.HTTPRedirectHandler):
-    """A hub's token is for the hub, not for the store that it sends us to."""
-
-    def redirect_request(self, req: Any, *args: Any) -> Any:
-        new = super().redirect_request(req, *args)
-        if new is not None and urllib.parse.urlsplit(new.full_url).netloc != req.host:
-            new.remove_header("Authorization")
-        return new
-
-
-def _ask(url: str, headers: Dict[str, str]) -> Any:
-    opener = urllib.request.build_opener(_KeepToken)
-    return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)  # noqa: S310
-
-
 def _from_web(
-    headers: Dict[str, str], hint: str, signed: Optional[_Signed] = None
+    web: Web, headers: Dict[str, str], hint: str, signed: Optional[_Signed] = None
 ) -> Callable[[Source, int, memoryview], None]:
     def read(file: Source, start: int, view: memoryview) -> None:
-        asked = dict(headers, Range="bytes=%d-%d" % (start, start + len(view) - 1))
         for attempt in range(TRIES):
             try:
-                _fill(signed.now(file) if signed else file, asked, view)
+                web.fill((signed.now(file) if signed else file).url, headers, start, view)
                 return
+            except NoRange as other:
+                raise Refused(
+                    "%s: the server sends no ranges (%s)" % (file.path, other),
+                    "download it to a folder first",
+                ) from None
             except urllib.error.HTTPError as error:
                 error.close()
                 if signed and error.code in (400, 401, 403) and signed.ended():
@@ -171,7 +164,7 @@ def _from_web(
                 if error.code < 500 and error.code not in (408, 429):
                     raise Refused("%s: the server says %s" % (file.path, error), hint) from None
                 problem: Exception = error
-            except (OSError, EOFError) as error:  # URLError and time-outs are OSErrors
+            except (OSError, EOFError, http.client.HTTPException) as error:
                 problem = error
             if attempt == TRIES - 1:
                 raise Refused(
@@ -180,21 +173,6 @@ def _from_web(
             time.sleep(0.25 * 2**attempt)
 
     return read
-
-
-def _fill(file: Source, headers: Dict[str, str], view: memoryview) -> None:
-    with _ask(file.url, headers) as answer:
-        whole = len(view) == file.size and answer.status == 200
-        if answer.status != 206 and not whole:
-            raise Refused(
-                "%s: the server sends no ranges (status %d)" % (file.path, answer.status),
-                "download it to a folder first",
-            )
-        while view:
-            got = answer.readinto(view)
-            if not got:
-                raise EOFError("the connection ended early")
-            view = view[got:]
 
 
 class _Signed:
@@ -232,7 +210,8 @@ def listed_model(where: str) -> Model:
         raise Refused("%s: no listing of it came with the job" % where, "start it with `runbook`")
     signed = _Signed(packed)
     hint = "run the task again: it signs fresh URLs"
-    return Model(where, signed.files, _from_web({}, hint, signed))
+    web = Web()
+    return Model(where, signed.files, _from_web(web, {}, hint, signed), None, web.close)
 
 
 def unpack(packed: str) -> List[Source]:
@@ -264,7 +243,9 @@ def hub_model(where: str) -> Model:
     if not found:
         raise Refused("%s holds no files" % where, "correct the name or the revision")
     hint = "check HF_TOKEN and that its owner may read %s" % name
-    return Model("hub:%s@%s" % (name, commit), found, _from_web(headers, hint))
+    web = Web()
+    label = "hub:%s@%s" % (name, commit)
+    return Model(label, found, _from_web(web, headers, hint), None, web.close)
 
 
 def _quoted(path: str) -> str:
@@ -276,7 +257,8 @@ def _hub_json(url: str, headers: Dict[str, str], where: str) -> Any:
     found: List[Any] = []
     while True:
         try:
-            with _ask(url, headers) as answer:
+            asked = urllib.request.Request(url, headers=headers)  # noqa: S310
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 value, link = json.load(answer), answer.headers.get("Link", "")
         except urllib.error.HTTPError as error:
             error.close()

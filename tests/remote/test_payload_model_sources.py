@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -96,7 +97,7 @@ def test_what_a_hub_refuses(
 def test_damaged_on_the_way_it_never_appears(hub: HubDouble, tmp_path: Path) -> None:
     real = model_copy.open_model(f"hub:{NAME}")
     hub.files["model-1.safetensors"] = bytes(20 * MIB + 3)
-    with pytest.raises(Refused, match="is damaged"):
+    with contextlib.closing(real), pytest.raises(Refused, match="is damaged"):
         model_copy.copy_to(
             model_copy.arguments(argv(tmp_path, "x")),
             model_copy.Place(tmp_path / "disk", "disk", ""),

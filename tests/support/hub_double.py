@@ -12,7 +12,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import ssl
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "lab/tiny-model"
@@ -32,8 +35,15 @@ class HubDouble:
     """Bytes a second of all streams together."""
     broken: int = 0
     """So many bodies still break off in their middle."""
+    closes: bool = False
+    """Each connection ends after its answer, and nobody is told."""
+    tls: ssl.SSLContext | None = None
     ranges: list[tuple[str, int]] = field(default_factory=list)
     """What was asked for: a name and where its range began."""
+    redirects: int = 0
+    connections: int = 0
+    signature: str = "s1"
+    """Of the addresses in redirects; others are refused."""
     _line_free: float = 0.0
     _servers: list[ThreadingHTTPServer] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,6 +57,8 @@ class HubDouble:
         for _ in ("hub", "store"):
             server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
             server.daemon_threads = True
+            if self.tls:
+                server.socket = self.tls.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             self._servers.append(server)
         return self
@@ -57,7 +69,8 @@ class HubDouble:
             server.server_close()
 
     def address(self, number: int = 0) -> str:
-        return f"http://127.0.0.1:{self._servers[number].server_address[1]}"
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://127.0.0.1:{self._servers[number].server_address[1]}"
 
     @property
     def url(self) -> str:
@@ -82,10 +95,19 @@ class _Handler(BaseHTTPRequestHandler):
     hub: HubDouble
     protocol_version = "HTTP/1.1"
 
+    def setup(self) -> None:
+        super().setup()
+        self.hub.connections += 1
+
     def do_GET(self) -> None:
         hub = self.hub
         time.sleep(hub.latency_s)
-        at_hub = self.headers["Host"] == hub.url.removeprefix("http://")
+        self._serve()
+        self.close_connection = self.close_connection or hub.closes
+
+    def _serve(self) -> None:
+        hub = self.hub
+        at_hub = self.headers["Host"] == hub.url.split("//")[1]
         said = self.headers.get("Authorization", "")
         if at_hub and hub.token and said != f"Bearer {hub.token}":
             self._answer(401, b"")
@@ -97,9 +119,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._tree()
         elif at_hub and self.path.startswith(f"/{NAME}/resolve/{COMMIT}/"):
             name = self.path.split(f"{COMMIT}/", 1)[1]
-            self._answer(302, b"", {"Location": f"{hub.address(1)}/{name}"})
-        elif not at_hub and self.path[1:] in hub.files:
-            self._body(self.path[1:])
+            hub.redirects += 1
+            self._answer(302, b"", {"Location": f"{hub.address(1)}/{name}?sig={hub.signature}"})
+        elif not at_hub and not self.path.endswith(f"?sig={hub.signature}"):
+            self._answer(403, b"signed for a time that is over")
+        elif not at_hub and (name := self.path[1:].split("?")[0]) in hub.files:
+            self._body(name)
         else:
             self._answer(404, b"")
 
