@@ -92,6 +92,7 @@ class Bench:
         return found
 
     def supervisors(self) -> list[int]:
+        """Until they die; what they hold open may be closed a moment later."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

@@ -38,6 +38,7 @@ def test_a_launch_killed_anywhere_is_repeated_without_a_second_start(bench, poin
 
 def test_a_supervisor_killed_before_its_payload_is_lost_not_forgotten(bench):
     bench.make_host(crash_at="supervise.started").launch(bench.spec("a1", "echo ran"))
+    wait_for(lambda: bench.status("a1").state == "lost", what="the loss to show")
     found = bench.launch("a1", "echo ran")
     assert (found.state, found.cls) == ("lost", "lost_supervisor_died")
     assert "no process" in found.reason
@@ -98,6 +99,8 @@ def test_an_unreadable_record_is_no_result(bench, content):
 def test_garbage_in_the_other_files_stops_no_poll(bench):
     bench.launch("a1", "echo ready; sleep 60")
     bench.said("a1", "ready")
+    [supervisor] = bench.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)  # its next beat would mend one of them
     for name in ("ident.json", "progress.jsonl", "beat"):
         (bench.job("a1") / name).write_bytes(b"\xff{\n")
     found = bench.status("a1")
@@ -163,9 +166,9 @@ def test_a_reboot_or_a_rebuild_loses_what_ran(bench, tmp_path):
     after = bench.make_host(facts_root=facts_root(tmp_path / "2", boot="b2"))
     assert after.poll(["a1"])["a1"].state == "running", "a held lock outweighs any file"
     bench.clean()
-    wait_for(lambda: not bench.supervisors() and not bench.processes(), what="all to be gone")
-    found = after.poll(["a1"])["a1"]
-    assert (found.state, found.cls) == ("lost", "lost_reboot")
+    wait_for(lambda: not bench.processes(), what="all to be gone")
+    wait_for(lambda: after.poll(["a1"])["a1"].state == "lost", what="the loss to show")
+    assert after.poll(["a1"])["a1"].cls == "lost_reboot"
     assert after.last_identity.epoch != first.epoch
     rebuilt = bench.make_host(facts_root=facts_root(tmp_path / "3", boot="b2", machine="m2"))
     assert rebuilt.poll(["a1"])["a1"].cls == "lost_rebuilt"
@@ -310,9 +313,10 @@ def test_a_launch_that_runs_out_of_room_half_way_leaves_a_clear_state(bench, sma
 
 def test_a_command_that_leaves_a_child_on_our_pipes_is_given_up_in_time(bench):
     """The child is not of its group, holds its output open, and lives on."""
+    pid = bench.root.parent / "pid"
     with pytest.raises(Unreachable, match="no answer in 3 s"):
         bench.host.transport.run(
-            ["sh", "-c", f"setsid sh -c 'echo $$ > {bench.root.parent}/pid; sleep 300' & wait"],
-            timeout=3,
+            ["sh", "-c", f"setsid sh -c 'echo $$ > {pid}; sleep 300' & wait"], timeout=3
         )
-    os.kill(int((bench.root.parent / "pid").read_text()), signal.SIGKILL)
+    left = wait_for(lambda: pid.exists() and pid.read_text(), what="the number of the child")
+    os.kill(int(left), signal.SIGKILL)

@@ -86,7 +86,7 @@ def test_many_launchers_at_once_start_one_payload(bench):
     request = {
         "begin": "<", "end": ">", "root": str(bench.root), "workspace": "w", "secrets": {},
         "spec": {"attempt": "a1", "task": "task", "generation": 1, "env": {}, "cwd": "",
-                 "argv": ["sh", "-c", f"echo one >> {bench.root}/starts; sleep 60"],
+                 "argv": ["sh", "-c", f"echo one >> {bench.root}/starts; sleep 300"],
                  "time_limit_s": None, "ports": [], "grace_s": 1},
     }  # fmt: skip
     script = next((bench.root / "w" / "bin").glob("*-supervisor.pyz"))
@@ -197,7 +197,8 @@ def test_the_time_limit_is_kept_on_the_host(bench):
 
 
 def test_what_a_payload_leaves_behind_ends_with_it(bench):
-    bench.launch("a1", "setsid sleep 300 & echo left; exit 0")
+    there = "until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
+    bench.launch("a1", f"setsid sleep 300 & {there}; echo left; exit 0")
     ended = bench.ended("a1")
     assert ended.cls == "ok"
     assert [left["command"] for left in ended.evidence["leftovers"]] == ["sleep"]

@@ -108,7 +108,7 @@ def test_damaged_on_the_way_it_never_appears(hub: HubDouble, tmp_path: Path) -> 
 
 
 def test_killed_inside_a_file_it_goes_on_there(hub: HubDouble, tmp_path: Path) -> None:
-    hub.stream_rate = 4 * MIB
+    hub.stands_at = 12 * MIB  # in the second of three blocks
     journal = tmp_path / "disk/model-1.safetensors.blocks.partial"
     running = subprocess.Popen(
         [sys.executable, "remote/payloads/model_copy.py",
@@ -123,8 +123,8 @@ def test_killed_inside_a_file_it_goes_on_there(hub: HubDouble, tmp_path: Path) -
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait()
+        hub.stands_at = 0
     left = [json.loads(line)[0] for line in journal.read_text().splitlines()[1:]]
-    hub.stream_rate = 0
     hub.ranges.clear()
     copy(tmp_path, f"hub:{NAME}")
     assert contents(tmp_path / "disk") == WANTED

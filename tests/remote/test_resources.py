@@ -76,7 +76,7 @@ def test_a_payload_that_outlives_its_supervisor_keeps_its_gpu(bench):
     bench.host.launch(wants("ours", "gpu:0"))
     [supervisor] = bench.supervisors()
     os.kill(supervisor, signal.SIGKILL)
-    wait_for(lambda: not bench.supervisors(), what="the supervisor to die")
+    wait_for(lambda: bench.status("ours").state == "lost", what="the loss to show")
     with pytest.raises(HostFenceHeld, match="lost"):
         theirs.launch(wants("yours", "gpu:0"))
     bench.clean()

@@ -21,10 +21,11 @@ from remote import (
     JobSpec,
     Unreachable,
 )
+from remote.breaker import Breaker
 from remote.ssh import SshTransport
 from tests.support.deadline import wait_for
 from tests.support.link import Link
-from tests.support.sshd import make_key, running_sshd
+from tests.support.sshd import make_key, running_agent, running_sshd
 
 
 def target(sshd, **more) -> HostTarget:
@@ -71,7 +72,7 @@ def test_no_exit_status_is_no_verdict(transport):
     with pytest.raises(Unreachable, match="without an exit status"):
         transport.run(["sh", "-c", "kill -9 $$"], timeout=20)
     began = time.monotonic()
-    with pytest.raises(Unreachable, match="too long"):
+    with pytest.raises(Unreachable, match=r"too long|Timeout opening"):
         transport.run(["sleep", "60"], timeout=1)
     assert time.monotonic() - began < 10
     assert transport.run(["true"], timeout=20).ok, "the connection lives on"
@@ -197,6 +198,7 @@ def test_a_server_that_never_greets_ends_by_our_deadline(link, sshd):
 def test_a_dead_machine_costs_one_stream_of_tries(link, sshd):
     link.target = 1  # nobody listens there: every connection is closed at once
     made = over(link, sshd)
+    made.breaker = Breaker(first_s=60, most_s=60)
     errors = []
 
     def ask() -> None:
@@ -211,7 +213,7 @@ def test_a_dead_machine_costs_one_stream_of_tries(link, sshd):
     for thread in threads:
         thread.join()
     assert len(errors) == 16
-    assert link.accepted <= 3
+    assert link.accepted == 1
     made.close()
 
 
@@ -278,19 +280,12 @@ def test_a_key_behind_a_passphrase_works_through_the_agent(sshd, tmp_path, monke
     with pytest.raises(AuthRefused, match="locked: needs its passphrase"):
         made.run(["true"], timeout=20)
     made.close()
-    agent = subprocess.Popen(
-        ["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL
-    )
-    try:
-        wait_for((tmp_path / "agent").exists, what="the agent")
+    with running_agent(tmp_path / "agent"):
         monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
         subprocess.run(["ssh-add", "-q", sshd.folder / "client_key"], check=True)
         made = SshTransport(target(sshd, host_key=sshd.host_key), config=config)
         assert made.run(["true"], timeout=20).ok
         made.close()
-    finally:
-        agent.terminate()
-        agent.wait(10)
 
 
 def test_through_a_jump_host_and_a_proxy_command(sshd, tmp_path, link):

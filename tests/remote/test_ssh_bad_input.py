@@ -17,13 +17,13 @@ from tests.support import namespaces
 from tests.support.sshd import make_key, running_sshd
 
 
-def over(sshd, **more) -> SshTransport:
+def over(sshd, *, connect_s: float = 20, **more) -> SshTransport:
     given = {
         "address": "127.0.0.1", "user": sshd.user, "port": sshd.port, "root": "",
         "host_key": sshd.host_key,
     }  # fmt: skip
     target = HostTarget(kind="ssh", **{**given, **more})
-    return SshTransport(target, config=sshd.client_config, connect_s=3)
+    return SshTransport(target, config=sshd.client_config, connect_s=connect_s)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def clear(error: RemoteError) -> None:
     ids=["unknown name", "nobody listens", "no route"],
 )
 def test_a_host_that_is_not_there(sshd, more, said):
-    made = over(sshd, **more)
+    made = over(sshd, connect_s=3, **more)
     began = time.monotonic()
     with pytest.raises(Unreachable, match="Cannot reach") as error:
         made.run(["true"], timeout=30)
@@ -63,7 +63,7 @@ def test_a_host_that_is_not_there(sshd, more, said):
 def test_a_name_server_that_never_answers(sshd, monkeypatch):
     over_now = threading.Event()
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: over_now.wait(60) and [])
-    made = over(sshd)
+    made = over(sshd, connect_s=3)
     began = time.monotonic()
     with pytest.raises(Unreachable, match="was not resolved in time") as error:
         made.run(["true"], timeout=30)

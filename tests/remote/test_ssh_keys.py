@@ -13,7 +13,7 @@ from remote.passphrases import Person
 from remote.ssh import SshTransport
 from remote.ssh_keys import Keyring
 from tests.support.deadline import wait_for
-from tests.support.sshd import make_key
+from tests.support.sshd import make_key, running_agent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,14 +106,8 @@ def test_where_nobody_can_be_asked_the_key_is_named(sshd, tmp_path, locked):
 
 @pytest.fixture
 def agent(sshd, tmp_path):
-    place = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
-    try:
-        wait_for(place.exists, what="the agent")
-        yield place
-    finally:
-        process.terminate()
-        process.wait(10)
+    with running_agent(tmp_path / "agent"):
+        yield tmp_path / "agent"
 
 
 def test_the_agent_that_the_configuration_names(sshd, tmp_path, agent):

@@ -31,21 +31,26 @@ def smi(tmp_path):
     program.write_text(
         textwrap.dedent(f"""\
         #!{sys.executable} -S
-        import os, sys
+        import fcntl, os, sys
         words = " ".join(sys.argv)
         if "query-gpu=index,uuid" in words and "name" not in words:
             print("0, GPU-a")
         elif "query-gpu=index,name" in words:
             print("0, Fake H1, GPU-a, 1000, 10, 1.2, 9.0, 00000000:01:00.0")
         elif "query-compute-apps" in words:
-            kept = []
-            for line in open({str(users)!r}):
+            file = open({str(users)!r}, "r+")
+            fcntl.flock(file, fcntl.LOCK_EX)  # the supervisor and a stop may ask at once
+            was, kept = file.read(), ""
+            for line in was.splitlines():
                 pid, used, calls = line.split()
                 print(f"{{pid}}, GPU-a, {{used}}, /usr/bin/python3")
                 if not os.path.exists("/proc/" + pid):
                     calls = int(calls) - 1
-                kept.append(f"{{pid}} {{used}} {{calls}}\\n" if int(calls) > 0 else "")
-            open({str(users)!r}, "w").writelines(kept)
+                kept += f"{{pid}} {{used}} {{calls}}\\n" if int(calls) > 0 else ""
+            if kept != was:
+                file.seek(0)
+                file.truncate()
+                file.write(kept)
         elif "topo" in words:
             print("        GPU0    GPU1    NIC0    CPU Affinity")
             print("GPU0     X      NV18    PIX     0")
@@ -206,7 +211,7 @@ def test_shared_memory_that_somebody_else_has_open_stays_and_is_named(bench, seg
 
 
 def test_a_spec_may_name_files_that_no_process_keeps_open(bench, segment):
-    spec = {"shm": ["sglang_loads_test_*"]}
+    spec = {"shm": [f"{segment.stem}*"]}
     bench.launch("a1", f"echo data > {segment}; echo up; sleep 300", **spec)
     bench.said("a1", "up")
     assert bench.host.stop("a1", grace_s=1).state == "stopped"
@@ -215,7 +220,7 @@ def test_a_spec_may_name_files_that_no_process_keeps_open(bench, segment):
 
 def test_a_name_pattern_takes_nothing_from_another_job(bench, segment):
     """Two servers of one kind: the first is stopped while the second holds its own file."""
-    spec = {"shm": ["sglang_loads_test_*"]}
+    spec = {"shm": [f"{segment.stem}*"]}
     bench.launch("a1", "echo up; sleep 300", task="one", **spec)
     bench.said("a1", "up")
     bench.launch("b1", "", argv=(*python(SEGMENT), str(segment)), task="two", **spec)

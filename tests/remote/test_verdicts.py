@@ -33,7 +33,8 @@ def lost(bench, tmp_path):
     host = bench.make_host(facts_root=machine(tmp_path / "then"))
     host.launch(bench.spec("a1", "sleep 300"))
     bench.clean()
-    wait_for(lambda: not bench.supervisors() and not bench.processes(), what="all to be gone")
+    wait_for(lambda: not bench.processes(), what="all to be gone")
+    wait_for(lambda: host.poll(["a1"])["a1"].state == "lost", what="the loss to show")
     return bench
 
 

@@ -33,6 +33,8 @@ class HubDouble:
     """Bytes a second of one stream; 0 is as fast as it goes."""
     line_rate: float = 0.0
     """Bytes a second of all streams together."""
+    stands_at: int = 0
+    """Bodies stand still once so many of their bytes were sent in all; 0 is never."""
     broken: int = 0
     """So many bodies still break off in their middle."""
     closes: bool = False
@@ -45,6 +47,7 @@ class HubDouble:
     signature: str = "s1"
     """Of the addresses in redirects; others are refused."""
     _line_free: float = 0.0
+    _sent: int = 0
     _servers: list[ThreadingHTTPServer] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -84,6 +87,13 @@ class HubDouble:
             self._line_free = max(self._line_free, time.monotonic()) + size / self.line_rate
             turn = self._line_free
         time.sleep(max(0.0, turn - time.monotonic()))
+
+    def wait_to_go_on(self, size: int) -> None:
+        """Until bodies may hold so many bytes more."""
+        with self._lock:
+            self._sent += size
+        while self.stands_at and self._sent > self.stands_at:
+            time.sleep(0.02)
 
     def breaks(self) -> bool:
         with self._lock:
@@ -160,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         began, sent = time.monotonic(), 0
         while sent < len(part):
+            self.hub.wait_to_go_on(min(CHUNK, len(part) - sent))
             self.hub.wait_for_line(min(CHUNK, len(part) - sent))
             self.wfile.write(part[sent : sent + CHUNK])
             sent += CHUNK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -83,9 +84,13 @@ def sshd_program() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody has, below those that the kernel gives away meanwhile."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:
@@ -94,6 +99,25 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:
         ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "", "-f", str(path)], check=True
     )
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
+
+
+@contextmanager
+def running_agent(place: Path) -> Iterator[None]:
+    """An ssh-agent without keys that listens there."""
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
+
+    def listens() -> bool:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(str(place))
+            return True
+        return False
+
+    try:
+        wait_for(listens, what="the agent")
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def know(server: Sshd, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
