@@ -7,6 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import unified_diff
+from threading import get_native_id
 from typing import TYPE_CHECKING
 
 from state.conflicts import has_conflict, resolve
@@ -137,7 +138,7 @@ def _differs(path: Path, data: bytes) -> bool:
 
 def write_file(path: Path, data: bytes) -> None:
     """Aside, fsync, rename: after a crash there is the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{get_native_id()}.partial")
     try:
         mode = path.stat().st_mode & 0o777
     except FileNotFoundError:

@@ -176,8 +176,7 @@ def when(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Mappi
     """
     if not (status.started_at and status.ended_at):
         return {}
-    facts = world.store.snapshot().host(task.role or "").facts
-    ahead = timedelta(seconds=float(facts.get("clock", {}).get("offset_s") or 0.0))
+    ahead = _ahead(world.store.snapshot().host(task.role or "").facts.get("clock", {}))
     earliest = datetime.fromisoformat(attempt.created_at)
     found = {}
     for name, said in (("started_at", status.started_at), ("ended_at", status.ended_at)):
@@ -186,6 +185,12 @@ def when(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Mappi
             earliest = datetime.fromisoformat(attempt.started_at)
         found[name] = stamp(earliest)
     return found
+
+
+def _ahead(clock: Mapping[str, Any]) -> timedelta:
+    """By how much a host's clock is ahead of ours; nothing, where that is no more than in doubt."""
+    offset, doubt = (float(clock.get(name) or 0.0) for name in ("offset_s", "error_s"))
+    return timedelta(seconds=offset if abs(offset) > doubt else 0.0)
 
 
 def ran(status: JobStatus) -> Mapping[str, float]:

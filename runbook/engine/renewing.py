@@ -36,7 +36,8 @@ MOST_RETRIES = 5
 def look(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
     """Hands new keys to a job whose keys end soon, or that says that they have."""
     key, now = f"keys {attempt.id}", time.monotonic()
-    if not world.may_start or not is_due(status, time.time()):
+    answered = status.progress is not None and status.progress == world.answered.get(attempt.id)
+    if not world.may_start or not is_due(status, time.time(), answered=answered):
         return
     if world.background.busy(key) or now < world.next_keys.get(attempt.id, 0.0):
         return
@@ -55,6 +56,8 @@ def look(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
         return issued
 
     def handed(issued: Issued) -> None:
+        if status.progress is not None:
+            world.answered[attempt.id] = status.progress
         until = time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(issued.end))
         world.emit(Info(text=f"{task.id}: it has new keys, which hold until {until}"))
 
@@ -69,13 +72,17 @@ def look(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
     )
 
 
-def is_due(status: JobStatus, now: float) -> bool:
-    """Whether the keys of a job should be replaced."""
+def is_due(status: JobStatus, now: float, *, answered: bool = False) -> bool:
+    """Whether the keys of a job should be replaced.
+
+    Args:
+        answered: what it says last, it said of keys that were replaced since.
+    """
     if status.keys is None:
         return False
     since, end = status.keys["since"], status.keys["end"]
     says = (status.progress or {}).get("metrics")
-    ended = isinstance(says, dict) and says.get("keys") == "expired"
+    ended = isinstance(says, dict) and says.get("keys") == "expired" and not answered
     return ended or now >= since + RENEW_AT * (end - since)
 
 

@@ -55,6 +55,8 @@ class World:
     """By attempt: its load, as a progress line."""
     next_keys: dict[str, float] = field(default_factory=dict)
     """By attempt: when it is handed new keys at the earliest (our own monotonic clock)."""
+    answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By attempt: the progress line in which it asked for the keys that it was handed since."""
     next_garbage: dict[str, float] = field(default_factory=dict)
     """When old jobs of a machine are shrunk next (our own monotonic clock), by role."""
     shrunk: set[str] = field(default_factory=set)

@@ -22,7 +22,8 @@ from remote import Host, HostTarget, JobSpec
 from remote.fanout import Answer, Fanout
 from remote.ssh import SshTransport
 from tests.support.link import Link
-from tests.support.sshd import Sshd, free_port, running_sshd
+from tests.support.ports import free_port
+from tests.support.sshd import Sshd, running_sshd
 
 PORTS = 15
 

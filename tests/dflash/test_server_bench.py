@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ import pytest
 from dflash.server_bench import summary
 from tests.support import fake_sglang
 from tests.support.deadline import wait_for
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-
-
-def free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    for port in range(22_000 + os.getpid() % 7000, 32_000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
 
 
 class Tried:

@@ -6,8 +6,12 @@ import json
 import signal
 import subprocess
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from runbook.engine import stall
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.engine.finish import backoff_s, retry_reason
 from state import AttemptState, FailureClass, TaskState
@@ -16,6 +20,8 @@ from tests.support.workspaces import command, make, states
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from remote import JobStatus
 
 CHECKED = """\
   checked:
@@ -86,17 +92,40 @@ STALLING = """\
 """
 
 
-def test_a_job_that_stands_still_is_told_once(tmp_path: Path) -> None:
+class Rounds:
+    """The clock by which a stall is judged: a second for each look since the job has reported.
+
+    How long a job takes until it reports, on a busy machine, is no stall.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen, self.enough = 0.0, threading.Event()
+        self._measured = stall.measured
+        monkeypatch.setattr(stall, "measured", self.measured)
+        monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: self.seen))
+
+    def measured(self, status: JobStatus, metric: str) -> object:
+        found = self._measured(status, metric)
+        self.seen += found is not None
+        if self.seen == 5:
+            self.enough.set()
+        return found
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    return Rounds(monkeypatch)
+
+
+def test_a_job_that_stands_still_is_told_once(tmp_path: Path, rounds: Rounds) -> None:
     said: list[Problem] = []
-    leave = threading.Event()
     with make(tmp_path, STALLING.replace("ACTION", "warn")) as service:
 
         def listen(event: object) -> None:
             if isinstance(event, Problem):
                 said.append(event)
-                threading.Timer(1.5, leave.set).start()  # some rounds more: it is not said again
 
-        service.run(stop_event=leave, listen=listen)
+        service.run(stop_event=rounds.enough, listen=listen)
         assert states(service) == {"stalling": "active"}, "a warning stops nothing"
         service.stop("stalling")
     assert len(said) == 1
@@ -104,6 +133,7 @@ def test_a_job_that_stands_still_is_told_once(tmp_path: Path) -> None:
     assert "runbook stop stalling" in said[0].hint
 
 
+@pytest.mark.usefixtures("rounds")
 def test_a_job_that_stands_still_is_stopped_and_tried_again_where_it_says_so(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from state import HostBinding, HostEpoch, TaskState
 from tests.support.workspaces import make, states
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from runbook.service import Service
 
@@ -80,11 +81,17 @@ def pretend(service: Service, **other: str) -> None:
         tx.seen_host("box", epoch=Identity(**before).epoch, identity=before)
 
 
+@pytest.fixture
+def copy() -> Iterator[Path]:
+    """A file in memory that no other test has."""
+    with tempfile.TemporaryDirectory(prefix="runbook-test-", dir="/dev/shm") as folder:
+        yield Path(folder) / "copy"
+
+
 def test_a_reboot_takes_memory_and_a_new_machine_everything_until_it_is_verified(
-    tmp_path: Path,
+    tmp_path: Path, copy: Path
 ) -> None:
-    copy = f"/dev/shm/runbook-test-{tmp_path.name}"
-    with make(tmp_path, TASKS.replace("SHM", copy)) as service:
+    with make(tmp_path, TASKS.replace("SHM", str(copy))) as service:
         service.run(only=["disk", "memory"])
         assert states(service) == {"disk": "done", "memory": "done", "after": "ready"}
         pretend(service, boot_id="another")
@@ -104,4 +111,3 @@ def test_a_reboot_takes_memory_and_a_new_machine_everything_until_it_is_verified
         service.verify()
         assert states(service)["disk"] == "stale", "it does not hold: it stays so"
         assert states(service)["memory"] == "done"
-    Path(copy).unlink()

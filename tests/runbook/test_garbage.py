@@ -8,7 +8,7 @@ import pytest
 
 from runbook.engine import garbage
 from runbook.engine.events import Info
-from tests.support.workspaces import make, states
+from tests.support.workspaces import make, settle, states
 
 TASKS = "".join(
     f"""\
@@ -37,6 +37,7 @@ def test_what_is_stored_here_is_shrunk_there(tmp_path: Path, at_once, monkeypatc
     with make(tmp_path, TASKS) as service:
         monkeypatch.setattr(garbage, "FIRST_S", 1e9)
         service.run()
+        settle(tmp_path)
         attempts = {name: service.snapshot().attempts_of(name)[0].id for name in states(service)}
         (root,) = {Path(host.root) for host in service.snapshot().hosts}
         before = {name: disk_of(root, one) for name, one in attempts.items()}
@@ -66,6 +67,7 @@ def test_the_young_and_the_newest_stay(tmp_path: Path, at_once, monkeypatch) -> 
     monkeypatch.setattr(garbage, "OLD_S", 3600)
     with make(tmp_path, TASKS) as service:
         service.run()
+        settle(tmp_path)
         ids = [attempt.id for attempt in service.snapshot().attempts]
         (root,) = {Path(host.root) for host in service.snapshot().hosts}
         service.run()

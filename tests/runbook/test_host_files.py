@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.host_files import there_and_back
-from tests.support.workspaces import cli, make
+from tests.support.workspaces import cli, make, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,7 @@ def test_a_tree_goes_there_and_comes_back(tmp_path: Path) -> None:
 def test_old_jobs_shrink_to_their_outcome(tmp_path: Path) -> None:
     with make(tmp_path, TASKS) as service:
         service.run()
+    settle(tmp_path)
     words = ("host", "clean", "box", "--keep", "0", "--older-than", "0s")
     would = cli(tmp_path, *words, "--dry-run").stdout
     one = re.search(r"would shrink \S+: (1\.\d MiB)", would)

@@ -22,7 +22,8 @@ from state import HostBinding
 from state.doctor import examine
 from tests.support.deadline import wait_for
 from tests.support.host_files import there_and_back
-from tests.support.sshd import Sshd, free_port, know, make_key, running_sshd
+from tests.support.ports import free_port
+from tests.support.sshd import Sshd, know, make_key, running_sshd
 from tests.support.workspaces import cli, command, make, states
 
 if TYPE_CHECKING:
@@ -274,11 +275,17 @@ def test_a_key_of_its_own_is_used_by_every_way_there(
         assert f"chmod 600 {key}" in refused.stderr
 
 
+def counted(sshd: Sshd) -> int:
+    """Connections of which its log tells, once it has told of the end of each."""
+    wait_for(lambda: not sshd.sessions(), what="every connection to be over")
+    return sshd.log.count("Connection")
+
+
 @pytest.mark.parametrize("wrong", ["none", "public", "open", "local"])
 def test_a_wrong_key_is_refused_before_anything_is_asked(
     folder: Path, sshd: Sshd, wrong: str
 ) -> None:
-    before, connections = bound(folder), sshd.log.count("Connection")
+    before, connections = bound(folder), counted(sshd)
     key = sshd.folder / "client_key"
     if wrong == "open":
         key.chmod(0o644)
@@ -291,7 +298,7 @@ def test_a_wrong_key_is_refused_before_anything_is_asked(
         said = {"none": "no key file", "public": f"name {key}:", "open": f"chmod 600 {key}"}
         assert said.get(wrong, "Leave -i out") in refused.stderr
     assert bound(folder) == before
-    assert sshd.log.count("Connection") == connections
+    assert counted(sshd) == connections
 
 
 def test_a_shell_here_is_in_the_folder_of_the_jobs(tmp_path: Path) -> None:
@@ -337,7 +344,8 @@ def test_a_tunnel_outlives_the_connection(folder: Path, sshd: Sshd, tmp_path: Pa
         assert wait_for(page, what="the page through the tunnel") == "hello"
         sshd.cut()
         assert wait_for(page, what="the page after the cut") == "hello"
-        assert f"http://127.0.0.1:{local} is port {port} of box" in "".join(lines)
+        said = f"http://127.0.0.1:{local} is port {port} of box"
+        wait_for(lambda: said in "".join(lines), what="what it says of itself")
     finally:
         server.terminate()
         server.wait(60)

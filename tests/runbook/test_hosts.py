@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remote import HostKeyChanged, Result, Unreachable
-from remote.supervisor.locks import lock_is_held
 from runbook.engine import hosts, runner
 from runbook.engine.events import Problem
 from runbook.engine.hosts import Hosts, LeftAlone
 from runbook.service import Service
 from tests.support.deadline import wait_for
-from tests.support.workspaces import cli, make, states
+from tests.support.workspaces import cli, make, settle, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,9 +156,7 @@ def test_what_ended_before_a_pending_stop_came_keeps_its_outcome(
             service._hosts.answered("box")
         (tmp_path / "work" / "go").touch()
         down.clear()
-        ended = list((tmp_path / ".runbook" / "host").glob("*/jobs/*"))
-        assert len(ended) == 2
-        wait_for(lambda: all(not lock_is_held(str(job)) for job in ended), what="both to end")
+        settle(tmp_path)
         service.run()
         assert states(service) == {"well": "done", "badly": "failed"}
         (attempt,) = service.snapshot().attempts_of("badly")

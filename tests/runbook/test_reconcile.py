@@ -41,7 +41,8 @@ def left_running(service: Service, folder: Path) -> None:
             leave.set()
 
     service.run(stop_event=leave, listen=listen)
-    wait_for((folder / "work" / "pid").exists, what="the job to start")
+    pid = folder / "work" / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text().strip(), what="the job to start")
 
 
 def test_what_ended_meanwhile_is_told_and_nothing_is_started(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.support.completing import Server, rows_of
 from tests.support.deadline import wait_for
 from tests.support.s3 import s3_keys
 from tests.support.s3_ending import EndingStore, ending
-from tests.support.workspaces import make, states
+from tests.support.workspaces import make, settle, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,6 +99,7 @@ class Far:
 
     def require_once(self, *names: str) -> None:
         """Each file once in the store, and no key left anywhere."""
+        settle(self.folder)
         there = {path for path in self.store.puts if path.startswith("/bucket/runs/")}
         assert there == {f"/bucket/runs/{name}" for name in (*names, ".objects.json")}
         assert {self.store.puts[path] for path in there} == {1}, "nothing went twice"
@@ -169,7 +170,7 @@ def test_new_keys_come_while_it_runs(far: Make) -> None:
     with growing(here):
         here.run()
     here.require_once("a", "b", "end")
-    assert (here.codes(), here.store.keys) == ([0], 2)
+    assert (here.codes(), here.store.keys, len(here.issued)) == ([0], 2, 2)
     assert any("the keys have run out" in one["message"] for one in here.progress())
     assert any("it has new keys, which hold until" in text for text in here.said)
 
@@ -200,17 +201,17 @@ def test_without_an_operator_all_is_kept_and_goes_when_one_is_back(
 
     def operator_leaves() -> None:
         wait_for(lambda: here.has("shard-00000.jsonl"), limit_s=90, what="the first shard")
-        here.store.end()
         leave.set()
 
+    here.store.uploads = 1  # then they end, and so do those that it may be handed on the way out
     watching = threading.Thread(target=operator_leaves)
     watching.start()
     here.service.run(stop_event=leave)
     watching.join()
-    here.store.end()  # also what it may have been handed on the way out
     wait_for(
         lambda: list(here.folder.glob("root/*/jobs/*/exit.json")), limit_s=90, what="the job's end"
     )
+    here.store.uploads = None
     server.kill()  # nothing is left to ask it
     waiting = [one["metrics"].get("to_upload", 0) for one in here.progress()]
     assert max(waiting) >= 2

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +17,7 @@ import pytest
 from runbook.service import Service
 from state import FailureClass
 from tests.support.deadline import wait_for
+from tests.support.ports import free_port
 from tests.support.workspaces import make, states
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def runbook(folder: Path, mode: str, within: str = "60s") -> str:
       venv: {folder}/venv
       model: /models/m
       served_name: m
-      port: {low_port()}
+      port: {free_port()}
       device: cpu
       ready_within: {within}
       grace: 5
@@ -91,16 +90,6 @@ def runbook(folder: Path, mode: str, within: str = "60s") -> str:
     step: stop
     with: {{tasks: [server]}}
 """
-
-
-def low_port() -> int:
-    """A free port below the ephemeral ones, as `serve` wants it."""
-    first = 20_000 + os.getpid() % 10_000
-    for port in range(first, first + 500):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no free port")
 
 
 def server_pid(service: Service) -> int:

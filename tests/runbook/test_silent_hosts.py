@@ -11,6 +11,7 @@ import pytest
 from remote import LocalTransport, Result
 from runbook.engine.hosts import Hosts
 from runbook.engine.quiet import QuietHost
+from runbook.service import Service
 from state import HostBinding
 from tests.support.deadline import wait_for
 from tests.support.workspaces import cli, make, states
@@ -84,7 +85,7 @@ def test_others_go_on(tmp_path: Path, monkeypatch, verbs: tuple[str, ...]) -> No
             )
 
         monkeypatch.setattr(Hosts, "meet", meet)
-        running = threading.Thread(target=service.run)
+        running = threading.Thread(target=run, args=(tmp_path,))
         running.start()
         try:
             wait_for(lambda: gated.waiting, limit_s=60, what="the silence")
@@ -98,6 +99,11 @@ def test_others_go_on(tmp_path: Path, monkeypatch, verbs: tuple[str, ...]) -> No
             gated.gate.set()
             running.join()
         assert set(states(service).values()) == {"done"}
+
+
+def run(folder: Path) -> None:
+    with Service.open(folder) as own:
+        own.run()
 
 
 def test_the_list_of_hosts_says_for_how_long_one_has_been_silent(tmp_path: Path) -> None:

@@ -58,9 +58,14 @@ def test_the_clock_of_the_host_is_set_against_ours(tmp_path: Path) -> None:
     with make(tmp_path, TASKS) as service:
         world, task = service._world(), service.snapshot().task("ends")
         box = service.snapshot().host("box")
-        clock = {**box.facts, "clock": {"offset_s": 3600.0, "error_s": 0.01}}
+
+        def measured(offset_s: float, error_s: float) -> None:
+            clock = {**box.facts, "clock": {"offset_s": offset_s, "error_s": error_s}}
+            with service.store.write() as tx:
+                tx.bind_host(replace(box, facts=clock))
+
+        measured(3600.0, 0.01)
         with service.store.write() as tx:
-            tx.bind_host(replace(box, facts=clock))
             attempt = tx.create_attempt("ends", host="box", epoch=None)
         attempt = replace(attempt, created_at="2026-01-01T12:00:00.000Z")
 
@@ -74,3 +79,6 @@ def test_the_clock_of_the_host_is_set_against_ours(tmp_path: Path) -> None:
         assert seen("13:00:01", "13:00:11") == {"started_at": "12:00:01", "ended_at": "12:00:11"}
         early = seen("12:00:01", "12:00:11")
         assert early == {"started_at": "12:00:00", "ended_at": "12:00:00"}, "not before it began"
+        measured(-4.0, 4.5)  # of a machine whose answer took nine seconds
+        ours = seen("12:00:01", "12:00:11")
+        assert ours == {"started_at": "12:00:01", "ended_at": "12:00:11"}, "they may well agree"

@@ -28,8 +28,8 @@ from runbook.engine.quiet import QuietHost
 from runbook.plan import load_text
 from runbook.service import Service
 from state import HostBinding
-from tests.runbook.test_fleet import free_ports
 from tests.support.deadline import wait_for
+from tests.support.ports import free_ports
 from tests.support.s3 import s3_keys, s3_server
 from tests.support.sglang_server import serve_python, session_members
 from tests.support.sshd import Sshd, running_sshd

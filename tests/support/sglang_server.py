@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from remote.supervisor import shm
+from tests.support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def sglang_server(
 ) -> Iterator[RunningServer]:
     """Serves a model folder until the block ends."""
     python = serve_python()
-    port, rendezvous = _free_ports(2)
+    port, rendezvous = free_ports(2)
     argv = [
         str(python), str(python.with_name("sglang")), "serve",
         "--model-path", str(model), "--served-model-name", name, "--device", "cpu",
@@ -117,18 +117,6 @@ def session_members(session: int) -> list[int]:
             if int(sid) == session and state not in "ZX":
                 found.append(int(stat.parent.name))
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below the ephemeral range: SGLang itself opens ports from there while it starts."""
-    ports: list[int] = []
-    candidate = 20000 + os.getpid() % 8000
-    while len(ports) < count:
-        candidate += 1
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("0.0.0.0", candidate))
-            ports.append(candidate)
-    return ports
 
 
 def _wait_ready(launcher: subprocess.Popen[bytes], url: str, model: Path, log: Path) -> None:

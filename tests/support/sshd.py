@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import random
 import shutil
 import signal
 import socket
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.deadline import wait_for
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,16 +81,6 @@ def sshd_program() -> str:
             pytest.fail("there is no sshd: install openssh-server")
         pytest.skip("there is no sshd: install openssh-server")
     return found
-
-
-def free_port() -> int:
-    """One that nobody has, below those that the kernel gives away meanwhile."""
-    chance = random.SystemRandom()
-    while True:
-        port = chance.randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> str:

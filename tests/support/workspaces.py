@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from remote.supervisor.locks import lock_is_held
 from runbook.plan import load_text
 from runbook.service import Service
 from runbook.workspace import Workspace
 from state import HostBinding
+from tests.support.deadline import wait_for
 
 HEAD = """\
 version: 1
@@ -42,6 +44,17 @@ def make(folder: Path, tasks: str, *, head: str = HEAD) -> Service:
 def states(service: Service) -> dict[str, str]:
     """Task -> state."""
     return {task.id: task.state.value for task in service.snapshot().tasks}
+
+
+def settle(folder: Path) -> None:
+    """Wait until each job below has ended and its supervisor is gone: it lets go of its job, and
+    takes its keys away, a moment after the outcome can be read."""
+
+    def live() -> list[str]:
+        found = folder.rglob("jobs/*/lock")
+        return [str(lock.parent) for lock in found if lock_is_held(str(lock.parent))]
+
+    wait_for(lambda: not live(), what="the jobs to be let go")
 
 
 def command(folder: Path, *words: str) -> list[str]:

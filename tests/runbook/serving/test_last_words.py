@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook.serving.diagnosis import OUT_OF_MEMORY, RULES, diagnose
-from tests.runbook.test_fleet import free_ports
 from tests.support import fake_sglang
 from tests.support.failing_servers import Failing, told, workspace
+from tests.support.ports import free_ports
 from tests.support.workspaces import cli
 
 if TYPE_CHECKING:

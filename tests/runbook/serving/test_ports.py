@@ -12,10 +12,10 @@ import pytest
 
 from runbook.engine import runner, services
 from runbook.service import Service
-from tests.runbook.test_fleet import free_ports
 from tests.support import fake_sglang
 from tests.support.deadline import wait_for
 from tests.support.failing_servers import Failing, told, workspace
+from tests.support.ports import free_ports
 from tests.support.workspaces import states
 
 if TYPE_CHECKING:

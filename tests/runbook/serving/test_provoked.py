@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runbook.test_fleet import free_ports
 from tests.support.deadline import wait_for
 from tests.support.failing_servers import Failing, Told, told, workspace, wrap
+from tests.support.ports import free_ports
 from tests.support.sglang_server import serve_python, session_members
 from tests.support.toy_model import make_toy_model
 from tests.support.workspaces import states
