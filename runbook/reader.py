@@ -129,12 +129,17 @@ class Reader:
             The newest view, and whether that came about within `timeout_s`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+        def ended() -> bool:
+            return task_id is not None and view.snapshot.task(task_id).state not in UNDER_WAY
+
         while True:
             view = self.view()
-            if task_id is not None and view.snapshot.task(task_id).state not in UNDER_WAY:
+            if ended():
                 return view, True
             if view.engine is None:
-                return view, task_id is None
+                view = self.view()  # it may have ended the task, and left, since that was read
+                return view, task_id is None or ended()
             if deadline is not None and time.monotonic() >= deadline:
                 return view, False
             time.sleep(WAIT_STEP_S)

@@ -111,6 +111,14 @@ class Source:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def is_over(self) -> bool:
+        """Whether the task is."""
+        return self.reader.snapshot().task(self.task).state in OVER
+
+    def is_alone(self) -> bool:
+        """Whether nobody advances the graph."""
+        return self.reader.engine_holder(self.reader.snapshot()) is None
+
     def refresh(self) -> Copied | None:
         """Asks the host, unless an engine does; None when it was not asked."""
         snapshot = self.reader.snapshot()
@@ -156,7 +164,8 @@ def _follow(source: Source, stream: str, lines: int) -> int:
     shown: Path | None = None
     offset, silent_since, told = 0, 0.0, ""
     while True:
-        over = source.reader.snapshot().task(source.task).state in OVER
+        # Asked before the output is read: whoever leaves in between has copied more.
+        over, alone = source.is_over(), source.is_alone()
         copied = source.refresh()
         path = source.reader.log_path(source.task, stream)
         if path is not None and (path != shown or path.stat().st_size > offset):
@@ -179,7 +188,7 @@ def _follow(source: Source, stream: str, lines: int) -> int:
                 _tell_if_nothing(source, shown)
                 _tell_over(source, copied)
                 return Exit.OK
-        elif over or source.reader.engine_holder(source.reader.snapshot()) is None:
+        elif over or (alone and source.is_alone()):
             _tell_if_nothing(source, shown)
             return Exit.OK
         time.sleep(STEP_S[copied is not None])
@@ -191,7 +200,7 @@ def _tell_if_nothing(source: Source, shown: Path | None) -> None:
 
 
 def _tell_over(source: Source, copied: Copied) -> None:
-    if source.reader.snapshot().task(source.task).state not in OVER:
+    if not source.is_over():
         text = f"`{source.task}`: its job is over ({copied.state}) and nobody recorded it."
         report.error(text, "`runbook run` does, and goes on.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,12 +13,16 @@ from runbook.engine import finish, runner
 from runbook.engine.events import Problem, TaskMoved
 from runbook.engine.runner import RACES_IN_A_ROW
 from runbook.errors import RunbookError
+from runbook.service import Service
 from state import AttemptState, FailureClass, LeaseHeld, StateMoved, TaskState
 from tests.support.deadline import wait_for
 from tests.support.workspaces import make, states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from state import Snapshot
 
 CHAIN = """\
   first:
@@ -228,6 +233,28 @@ def test_only_one_engine_advances_the_graph(tmp_path: Path) -> None:
         assert other.run().outcome == "done"
 
 
+def test_whoever_waits_sees_what_an_engine_did_last_before_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the task and leaves after the waiter has read the graph, before it looks for it."""
+    leaves: list[Callable[[], object]] = []
+    holder = Service.engine_holder
+
+    def look(self: Service, snapshot: Snapshot) -> str | None:
+        while leaves:
+            leaves.pop(0)()
+        return holder(self, snapshot)
+
+    with make(tmp_path, CHAIN) as service, Service.open(tmp_path) as engine:
+        for wanted in ("first", None):
+            lease = engine.store.acquire("engine", "somebody")
+            task = wanted or "second"
+            leaves += [partial(engine.skip, task, "x"), partial(engine.store.release, lease)]
+            monkeypatch.setattr(Service, "engine_holder", look)
+            view, ended = service.wait(wanted, timeout_s=60)
+            assert (ended, view.snapshot.task(task).state) == (True, TaskState.SKIPPED)
+
+
 def test_deleted_results_are_found_by_verify_and_made_again(tmp_path: Path) -> None:
     with make(tmp_path, CHAIN) as service:
         service.run()
@@ -321,8 +348,6 @@ KILLED = """\
 
 
 def _run_elsewhere(folder: Path) -> None:
-    from runbook.service import Service
-
     with Service.open(folder) as service:
         service.run()
 

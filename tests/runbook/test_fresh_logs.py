@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from remote import LocalTransport
 from remote.ssh import SshTransport
-from runbook.cli.logs import logs_command
+from runbook.cli import logs
 from runbook.engine import hosts
 from runbook.engine.events import TaskMoved
 from runbook.errors import Exit
@@ -23,7 +23,7 @@ from tests.support.deadline import wait_for
 from tests.support.sshd import running_sshd
 from tests.support.tui_driver import driven, in_front
 from tests.support.waiting import wait_until
-from tests.support.workspaces import cli, command, make, states
+from tests.support.workspaces import cli, command, make, settle, states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +90,28 @@ def test_what_was_written_while_nobody_looked_is_shown_and_followed(tmp_path: Pa
         assert states(service) == {"talks": "done"}
 
 
+def test_an_engine_that_leaves_while_its_copy_is_read_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, tail = tmp_path / "work", logs._tail
+    with make(tmp_path, TASKS) as service:
+        leave_running(service, work)
+        tell(work, 0)
+        service.copy_logs("talks")
+        lease = service.store.acquire("engine", "whoever copies")
+
+        def read(data: bytes, lines: int) -> str:
+            tell(work, 1)
+            (work / "go").touch()
+            settle(tmp_path)
+            service.store.release(lease)
+            return tail(data, lines)
+
+        monkeypatch.setattr(logs, "_tail", read)
+        shown = CliRunner().invoke(logs.logs_command, ["talks", "-f"], obj=tmp_path)
+        assert (shown.exit_code, shown.stdout) == (0, "said 0\nsaid 1\n"), shown.stderr
+
+
 async def test_the_log_on_the_screen_grows_while_nobody_advances_the_graph(tmp_path: Path) -> None:
     work = tmp_path / "work"
     with make(tmp_path, TASKS) as service:
@@ -131,19 +153,21 @@ def test_a_silent_host_is_said_with_the_age_of_the_copy(
         leave_running(service, far / "work")
         tell(far / "work", 0)
 
-        def logs() -> tuple[int, str, str]:
-            ended = CliRunner().invoke(logs_command, ["talks"], obj=folder, catch_exceptions=False)
+        def shown() -> tuple[int, str, str]:
+            ended = CliRunner().invoke(
+                logs.logs_command, ["talks"], obj=folder, catch_exceptions=False
+            )
             return ended.exit_code, ended.stdout, ended.stderr
 
         sshd.stop()
-        code, out, errors = logs()
+        code, out, errors = shown()
         assert code == Exit.UNKNOWN
         assert out == ""
         assert "Nothing of it was copied yet; nobody copies it" in errors
         sshd.start()
-        assert logs()[:2] == (0, "said 0\n")
+        assert shown()[:2] == (0, "said 0\n")
         sshd.stop()
-        code, out, errors = logs()
+        code, out, errors = shown()
         assert (code, out) == (0, "said 0\n")
         assert re.search(r"The copy is from \d\d:\d\d:\d\d; nobody copies it", errors)
         assert "`runbook run` goes on" in " ".join(errors.split())
