@@ -77,9 +77,9 @@ class Bench:
     def said(self, attempt: str, text: str) -> None:
         wait_for(lambda: text in self.text(attempt), what=f"{attempt} to print {text!r}")
 
-    def processes(self, attempt: str = "") -> list[int]:
+    def processes(self, attempt: str = "", below: Path | None = None) -> list[int]:
         """Every live process that carries a job directory below this root."""
-        mark = f"RUNBOOK_JOB_DIR={self.root}/".encode()
+        mark = f"RUNBOOK_JOB_DIR={below or self.root}/".encode()
         if attempt:
             mark = f"RUNBOOK_JOB_DIR={self.job(attempt)}".encode() + b"\0"
         found = []
@@ -91,21 +91,30 @@ class Bench:
                         found.append(int(entry.name))
         return found
 
-    def supervisors(self) -> list[int]:
+    def supervisors(self, below: Path | None = None) -> list[int]:
         """Until they die; what they hold open may be closed a moment later."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if b"supervise" in words and str(self.root).encode() in b" ".join(words):
+                    root = str(below or self.root).encode()
+                    if b"supervise" in words and root in b" ".join(words):
                         found.append(int(entry.name))
         return found
 
     def clean(self) -> None:
-        for pid in [*self.supervisors(), *self.processes()]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Nothing writes below the folder any more, under another user's root neither."""
+        below = self.root.parent
+
+        def gone() -> bool:
+            left = [*self.supervisors(below), *self.processes(below=below)]
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_for(gone, what="what the jobs left to be gone")
 
 
 @pytest.fixture
