@@ -149,8 +149,9 @@ def _from_web(
 ) -> Callable[[Source, int, memoryview], None]:
     def read(file: Source, start: int, view: memoryview) -> None:
         for attempt in range(TRIES):
+            url = signed.now(file).url if signed else file.url
             try:
-                web.fill((signed.now(file) if signed else file).url, headers, start, view)
+                web.fill(url, headers, start, view)
                 return
             except NoRange as other:
                 raise Refused(
@@ -158,10 +159,14 @@ def _from_web(
                     "download it to a folder first",
                 ) from None
             except urllib.error.HTTPError as error:
+                said = error.read().lower()
                 error.close()
-                if signed and error.code in (400, 401, 403) and signed.ended():
-                    raise Ended("%s: its signed URL has run out" % file.path, hint) from None
-                if error.code < 500 and error.code not in (408, 429):
+                again = error.code >= 500 or error.code in (408, 429)
+                if signed and error.code in (400, 401, 403):
+                    again = signed.now(file).url != url  # new ones came while it was asked
+                    if not again and (b"expired" in said or signed.ended()):
+                        raise Ended("%s: its signed URL has run out" % file.path, hint) from None
+                if not again:
                     raise Refused("%s: the server says %s" % (file.path, error), hint) from None
                 problem: Exception = error
             except (OSError, EOFError, http.client.HTTPException) as error:

@@ -12,6 +12,7 @@ import base64
 import http.client
 import io
 import ssl
+import string
 import threading
 import urllib.error
 import urllib.parse
@@ -65,27 +66,32 @@ class Web:
         led = self._led.get(url)
         if led is not None:
             try:
-                self._read(led, _elsewhere(asked), view)
+                self._read(led, url, asked, view)
                 return
             except urllib.error.HTTPError:  # signed for a while, as stores' addresses are
                 self._led.pop(url, None)
-        found = self._read(url, asked, view)
+            except (OSError, EOFError, http.client.HTTPException):
+                self._led.pop(url, None)  # the next try may be led to another place
+                raise
+        found = self._read(url, url, asked, view)
         if found != url:
             self._led[url] = found
 
-    def _read(self, url: str, asked: Mapping[str, str], view: memoryview) -> str:
-        """Follows redirects; the URL that had it."""
-        at = url
+    def _read(self, at: str, home: str, asked: Mapping[str, str], view: memoryview) -> str:
+        """Follows redirects; the URL that had it. Who signs in does so at home alone."""
         for _ in range(REDIRECTS + 1):
             parts = urllib.parse.urlsplit(at)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise NoRange("it leads to %s" % at)
-            away = parts[:2] != urllib.parse.urlsplit(url)[:2]
+            away = parts[:2] != urllib.parse.urlsplit(home)[:2]
             line, answer = self._ask(parts, _elsewhere(asked) if away else asked)
             try:
                 if answer.status in (301, 302, 303, 307, 308):
                     answer.read()
-                    at = urllib.parse.urljoin(at, answer.headers.get("Location", ""))
+                    to = answer.headers.get("Location", "")
+                    # Some send what no URL may have.
+                    to = urllib.parse.quote(to, string.punctuation, "iso-8859-1")
+                    at = urllib.parse.urljoin(at, to)
                     continue
                 _take(at, answer, view)
                 return at
@@ -119,7 +125,7 @@ class Web:
 
     def _open(self, parts: Url) -> _Line:
         proxy = urllib.request.getproxies().get(parts.scheme, "")
-        if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        if not proxy or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
             return _Line(self._secure(parts) if parts.scheme == "https" else _plain(parts))
         through = urllib.parse.urlsplit(proxy if "//" in proxy else "http://" + proxy)
         if parts.scheme == "http":
@@ -143,11 +149,9 @@ def _plain(parts: Url) -> http.client.HTTPConnection:
 def _take(url: str, answer: http.client.HTTPResponse, view: memoryview) -> None:
     """Reads an answer into the view."""
     if answer.status >= 400:
-        answer.read()
-        raise urllib.error.HTTPError(
-            url, answer.status, answer.reason, answer.headers, io.BytesIO()
-        )
-    whole = answer.status == 200 and answer.length == len(view)
+        said = io.BytesIO(answer.read())
+        raise urllib.error.HTTPError(url, answer.status, answer.reason, answer.headers, said)
+    whole = answer.status == 200 and answer.length in (None, len(view))
     if answer.status != 206 and not whole:
         raise NoRange("status %d" % answer.status)
     while view:
@@ -155,6 +159,8 @@ def _take(url: str, answer: http.client.HTTPResponse, view: memoryview) -> None:
         if not got:
             raise EOFError("the connection ended early")
         view = view[got:]
+    if not answer.isclosed() and answer.read(1):  # the end of a chunked one still has to come
+        raise NoRange("status %d, and more than the range" % answer.status)
 
 
 def _elsewhere(head: Mapping[str, str]) -> Dict[str, str]:

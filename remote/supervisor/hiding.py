@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import select
 import signal
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
@@ -27,6 +28,8 @@ SHORTEST = 6
 LINE = 12
 """A line of a longer secret, such as a key file, that is hidden by itself."""
 PIECE = 1 << 16
+LOOK_S = 30.0
+"""Between two looks for new keys while a stream is silent; they do not come so often."""
 
 
 def forms(value: str) -> set[str]:
@@ -142,12 +145,15 @@ def _close_others(keep: set[int]) -> None:
 def _pump(hider: Hider, source: int, file: int, later: str) -> None:
     known = None
     while True:
-        data = os.read(source, PIECE)
+        ready, _, _ = select.select([source], [], [], LOOK_S if later else None)
+        data = os.read(source, PIECE) if ready else None
         # Whoever wrote this can have had no newer keys than are there now.
         found = stamp_of(later)
         if found != known:
             known = found
             hider.add(values_in(later))
+        if data is None:
+            continue
         if not data:
             return _write(file, hider.end())
         _write(file, hider.feed(data))

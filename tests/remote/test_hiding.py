@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remote.supervisor import hiding
+from remote.supervisor.files import publish
 from remote.supervisor.hiding import Hider, forms
+from tests.support.deadline import wait_for
 
 SECRET = "canary/7f3a+9c5e=quite long"
 SAYS = (
@@ -55,6 +60,28 @@ def test_logs_on_the_host_hold_no_secret_and_lose_nothing_else(bench):
     for path in bench.job("a1").rglob("*"):
         if path.is_file():
             assert not any(form.encode() in path.read_bytes() for form in forms(SECRET)), path
+
+
+def test_keys_that_were_replaced_while_a_stream_was_silent_are_hidden_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hiding, "LOOK_S", 0.01)
+    later, hider = str(tmp_path / "keys"), Hider([])
+    source, end = os.pipe()
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    pump = threading.Thread(target=hiding._pump, args=(hider, source, log, later))
+    pump.start()
+    try:
+        publish(later, json.dumps({"values": {"K": SECRET}}).encode())
+        wait_for(lambda: SECRET.encode() in hider._forms, what="the first look")
+        publish(later, json.dumps({"values": {"K": "the ones after"}}).encode())
+        os.write(end, f"one {SECRET} two".encode())
+    finally:
+        os.close(end)
+        pump.join()
+        os.close(source)
+        os.close(log)
+    assert (tmp_path / "log").read_text() == f"one {'*' * len(SECRET)} two"
 
 
 def test_the_death_of_the_supervisor_takes_nothing_from_the_payload(bench):

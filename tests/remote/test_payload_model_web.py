@@ -6,12 +6,16 @@ import base64
 import contextlib
 import datetime as dt
 import ipaddress
+import json
 import os
 import select
 import socket
 import socketserver
 import ssl
 import threading
+import time
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,11 +24,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from remote.payloads import model_copy
+from remote.payloads.model_sources import LISTING, Ended, Model, Refused, listed_model
 from remote.payloads.model_web import NoRange, Web
 from tests.support.hub_double import COMMIT, NAME, HubDouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MIB = 1 << 20
@@ -85,6 +90,174 @@ def test_a_redirect_to_no_web_address_is_refused(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(HubDouble, "url", url.split("/lab")[0])
         with pytest.raises(NoRange, match="file:///etc"):
             web.fill(url, {}, 0, memoryview(bytearray(4)))
+
+
+class Saying(ThreadingHTTPServer):
+    """Answers as a test says; notes what it was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[_Saying], None]) -> None:
+        super().__init__(("127.0.0.1", 0), _Saying)
+        self.answer = answer
+        self.asked: list[str] = []
+        self.connections = 0
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Saying(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Saying
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.server.answer(self)
+
+    def say(self, status: int, body: bytes = b"", *, chunked: bool = False, to: str = "") -> None:
+        self.send_response(status)
+        if to:
+            self.send_header("Location", to)
+        about = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(body)))
+        self.send_header(*about)
+        self.end_headers()
+        self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+def test_a_redirect_within_the_hub_is_remembered_with_the_token() -> None:
+    def answer(ask: _Saying) -> None:
+        if ask.headers["Authorization"] != "Bearer t":
+            ask.say(401)
+        elif ask.path == "/old":
+            ask.say(307, to="/new")
+        else:
+            ask.say(206, b"1234")
+
+    with Saying(answer) as hub, contextlib.closing(Web()) as web:
+        for start in (0, 4):
+            web.fill(
+                f"{hub.url}/old", {"Authorization": "Bearer t"}, start, memoryview(bytearray(4))
+            )
+        assert hub.asked == ["/old", "/new", "/new"]
+
+
+def test_a_place_that_is_gone_is_not_led_to_for_ever() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}/x"
+        places = [gone]
+
+        def answer(ask: _Saying) -> None:
+            ask.say(302, to=places[0]) if ask.path == "/f" else ask.say(206, b"1234")
+
+        with Saying(answer) as hub, contextlib.closing(Web()) as web:
+            web._led[f"{hub.url}/f"] = gone
+            with pytest.raises(ConnectionRefusedError):
+                web.fill(f"{hub.url}/f", {}, 0, memoryview(bytearray(4)))
+            places[0] = "/elsewhere"
+            web.fill(f"{hub.url}/f", {}, 0, memoryview(bytearray(4)))
+            assert hub.asked == ["/f", "/elsewhere"]
+
+
+def test_a_redirect_with_what_no_url_may_have_is_followed() -> None:
+    def answer(ask: _Saying) -> None:
+        ask.say(206, b"1234") if ask.path != "/f" else ask.say(302, to="/a b/\xe9?c=%20")
+
+    with Saying(answer) as hub, contextlib.closing(Web()) as web:
+        web.fill(f"{hub.url}/f", {}, 0, memoryview(bytearray(4)))
+        assert hub.asked == ["/f", "/a%20b/%E9?c=%20"]
+
+
+@pytest.mark.parametrize("status", [200, 206])
+def test_bodies_without_a_length_are_taken_and_leave_their_connection_open(status: int) -> None:
+    with Saying(lambda ask: ask.say(status, b"1234", chunked=True)) as hub:
+        web = Web()
+        for _ in range(3):
+            view = bytearray(4)
+            web.fill(hub.url, {}, 0, memoryview(view))
+            assert view == b"1234"
+        web.close()
+        assert hub.connections == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("status", [200, 206])
+def test_more_than_the_range_is_not_taken_for_it(status: int, chunked: bool) -> None:
+    with (
+        Saying(lambda ask: ask.say(status, b"123456", chunked=chunked)) as hub,
+        contextlib.closing(Web()) as web,
+        pytest.raises(NoRange, match=f"status {status}"),
+    ):
+        web.fill(hub.url, {}, 2, memoryview(bytearray(4)))
+
+
+EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+
+
+def signed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, end: float) -> Model:
+    monkeypatch.setenv(LISTING, packed(url))
+    monkeypatch.setenv("RUNBOOK_KEYS_SPAN", f"0 {end:.0f}")
+    monkeypatch.setenv("RUNBOOK_JOB_DIR", str(tmp_path))
+    (tmp_path / "ctl").mkdir()
+    return listed_model("s3://b/m")
+
+
+def packed(url: str) -> str:
+    return base64.b64encode(zlib.compress(json.dumps([["f", 4, "e", "", url]]).encode())).decode()
+
+
+@pytest.mark.parametrize("said", [EXPIRED, b"<Code>ExpiredToken</Code>"])
+def test_a_store_that_calls_a_url_expired_is_believed_whatever_our_clock_says(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Saying(lambda ask: ask.say(403, said)) as store:
+        model = signed(monkeypatch, tmp_path, store.url, time.time() + 3600)
+        with contextlib.closing(model), pytest.raises(Ended, match="run out"):
+            model.read(model.files[0], 0, memoryview(bytearray(4)))
+        assert len(store.asked) == 1
+
+
+def test_new_urls_that_come_while_an_old_one_is_refused_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(ask: _Saying) -> None:
+        if ask.path == "/new":
+            ask.say(206, b"1234")
+            return
+        values = {LISTING: packed(f"{store.url}/new")}
+        handed = {"since": 0, "end": time.time() + 3600, "values": values}
+        (tmp_path / "ctl/keys").write_text(json.dumps(handed))
+        ask.say(403)
+
+    with Saying(answer) as store:
+        model = signed(monkeypatch, tmp_path, f"{store.url}/old", time.time() - 1)
+        with contextlib.closing(model):
+            model.read(model.files[0], 0, memoryview(bytearray(4)))
+        assert store.asked == ["/old", "/new"]
+
+
+def test_another_refusal_of_a_signed_url_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Saying(lambda ask: ask.say(403, b"<Code>SignatureDoesNotMatch</Code>")) as store:
+        model = signed(monkeypatch, tmp_path, store.url, time.time() + 3600)
+        with contextlib.closing(model), pytest.raises(Refused, match="403") as refused:
+            model.read(model.files[0], 0, memoryview(bytearray(4)))
+        assert not isinstance(refused.value, Ended)
 
 
 @pytest.fixture
@@ -196,8 +369,10 @@ def test_a_proxy_of_the_environment_is_used_and_signed_into(
         wanted = f"CONNECT {store.split('//')[1]}" if secure else f"GET {store}/model.safetensors"
         assert wanted in proxy.asked
         proxy.asked.clear()
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        with contextlib.closing(Web()) as web:
-            url = f"{hub.url}/{NAME}/resolve/{COMMIT}/config.json"
-            web.fill(url, {}, 0, memoryview(bytearray(2)))
-        assert not proxy.asked
+        ports = [place.rpartition(":")[2] for place in (hub.url, store)]
+        for own in ("127.0.0.1", ",".join(f"127.0.0.1:{port}" for port in ports)):
+            monkeypatch.setenv("no_proxy", own)
+            with contextlib.closing(Web()) as web:
+                url = f"{hub.url}/{NAME}/resolve/{COMMIT}/config.json"
+                web.fill(url, {}, 0, memoryview(bytearray(2)))
+            assert not proxy.asked
