@@ -85,7 +85,7 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
     """One event, or None for a torn, foreign or newer line: a follower skips those."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or event.get("v") != VERSION:
         return None

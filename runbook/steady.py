@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FULL = 0.9
 """Of the most that was under way at once: so many places are taken when it is under way."""
 LEAST_LINES = 5
+BEYOND = 1e18
+"""No count and no time is so large; neither is what is no number at all."""
 LEAST_SHARE = 0.3
 """Of the work: less than this between start and end says little of the rate."""
 
@@ -73,10 +75,11 @@ def moments(lines: Iterable[str | bytes]) -> list[Moment]:
         event = parse_line(line)
         if event is None or event.get("kind") not in ("step", "done"):
             continue
-        numbers: dict[str, Any] = event.get("metrics") or {}
+        said = event.get("metrics")
+        numbers: dict[str, Any] = said if isinstance(said, dict) else {}
         values = [event.get("t"), event.get("done"), numbers.get("tokens", 0),
                   numbers.get("running", 0)]  # fmt: skip
-        if not all(isinstance(value, int | float) for value in values):
+        if not all(isinstance(value, int | float) and abs(value) < BEYOND for value in values):
             continue
         unit = unit or event.get("unit")
         if event.get("unit") == unit:

@@ -219,11 +219,13 @@ def conclude(
     elif not ok and not again:
         again = renewing.retry_reason(world.store.snapshot(), attempt)
     task = world.store.snapshot().task(task.id)  # its checks took their time
+    known = {**attempt.detail.get("out", {}), **out}
+    # The task keeps those of its last attempt; machines are compared by each one's.
+    told = {OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
         record_artifacts(tx, attempt)
-        known = {**attempt.detail.get("out", {}), **out}
         if ok:
             tx.set_out(task.id, known)
             keep_decision(tx, task, out)
@@ -232,8 +234,7 @@ def conclude(
             AttemptState.VERIFIED if ok else AttemptState.CHECK_FAILED,
             expect={AttemptState.COLLECTING},
             cls=cls,
-            # The task keeps those of its last attempt; machines are compared by each one's.
-            evidence=({OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}),
+            evidence=told,
         )
         tx.move_task(
             task.id, TaskState.DONE if ok else TaskState.FAILED, expect={task.state}, reason=reason

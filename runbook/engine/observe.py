@@ -124,7 +124,8 @@ def observe_host(
     identity, fetched = answer.identity, answer.found
     known = identity is None or identity.epoch == snapshot.host(role).epoch
     if identity is not None and not known and fetched.facts is not None:
-        meet(world, snapshot, role, identity, fetched.facts)
+        # All tasks, also where only some are looked at: with the machine went what is done, too.
+        meet(world, world.store.snapshot(), role, identity, fetched.facts)
     for task, attempt in pairs:
         if attempt.id in answer.statuses:  # it may have been asked before this one began
             advance(world, task, attempt, answer.statuses[attempt.id], answer)

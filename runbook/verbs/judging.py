@@ -15,7 +15,6 @@ from runbook.engine.finish import (
     ask,
     check_name,
     keep_decision,
-    record_artifacts,
     record_checks,
 )
 from runbook.engine.planning import make_context, plan_task
@@ -100,7 +99,6 @@ class JudgeVerbs(ConfirmVerbs):
             record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=epoch)
             if not holds:
                 return
-            record_artifacts(tx, attempt)
             tx.set_out(task.id, out)
             keep_decision(tx, task, out)
             tx.set_meta(JUDGED + attempt.id, json.dumps(checks))
@@ -144,7 +142,8 @@ def judged_attempt(snapshot: Snapshot, task: Task) -> Attempt:
 
 def _require_same_job(task: Task, attempt: Attempt, plan: StepPlan) -> None:
     did, does = attempt.detail.get("job") or {}, plan.job
-    if does is None or [*does.argv] != did.get("argv") or {**does.env} != did.get("env"):
+    then = [did.get(name) for name in ("argv", "env", "cwd")]
+    if does is None or [[*does.argv], {**does.env}, does.cwd] != then:
         raise _other_work(task, "what it runs changed")
 
 

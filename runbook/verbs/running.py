@@ -121,11 +121,13 @@ class RunVerbs(ConfirmVerbs):
         """
         self._compare_revision()
         self._require_free()
+        snapshot = self.snapshot()
+        looked = chosen(snapshot, name)
         if self.dry_run:
-            live = live_attempts(self.snapshot())
-            self.would += [f"ask {one.host} about attempt {one.id} of {t.id}" for t, one in live]
+            asked = [one for task in looked if (one := snapshot.latest_attempt(task.id))]
+            self.would += [f"ask {one.host} about attempt {one.id} of {one.task}" for one in asked]
             return ()
-        if not chosen(self.snapshot(), name) and not self.store.is_live(ENGINE):
+        if not looked and not self.store.is_live(ENGINE):
             return ()  # and no event, which would part this history from a copy of it
         try:
             lease = self.store.acquire(ENGINE, f"{self.store.actor} (reconcile, pid {os.getpid()})")

@@ -98,6 +98,7 @@ def test_a_check_that_still_fails_leaves_it_failed(failed: Path) -> None:
     [
         ("echo x >> runs", "echo xx >> runs", "what it runs"),
         ("phase: one", "phase: one\n    timeout: 1h", "timeout"),
+        ("      sh: |", "      cwd: /tmp\n      sh: |", "what it runs"),
     ],
 )
 def test_other_work_is_not_judged_by_what_the_old_one_made(

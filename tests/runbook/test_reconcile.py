@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from remote import Identity
 from runbook.engine.events import TaskMoved
 from runbook.errors import RunbookError
 from tests.support.deadline import wait_for
@@ -85,6 +86,42 @@ def test_a_lost_attempt_is_found_and_stays_lost(tmp_path: Path) -> None:
         assert answer.returncode == 0
         assert "still attention, lost" in answer.stdout
         service.supersede("ends", reason="swept")
+
+
+def test_a_reboot_found_by_a_look_takes_what_was_done_in_memory(tmp_path: Path) -> None:
+    copy = Path(f"/dev/shm/runbook-test-{tmp_path.name}")  # noqa: S108 (what a reboot empties)
+    memory = f"""\
+  memory:
+    title: In memory
+    phase: one
+    step: shell
+    with: {{sh: "echo x > {copy}"}}
+    done_when: [{{file: {{path: "{copy}"}}}}]
+"""
+    with make(tmp_path, memory + TASKS) as service:
+        service.run(only=["memory"])
+        left_running(service, tmp_path)
+        proof = {**service.snapshot().epochs[-1].identity, "boot_id": "another"}
+        with service.store.write() as tx:
+            tx.seen_host("box", epoch=Identity(**proof).epoch, identity=proof)
+        service.reconcile("ends")
+        assert states(service)["memory"] == "stale"
+        (tmp_path / "work" / "go").touch()
+    copy.unlink()
+
+
+def test_a_rehearsal_asks_about_what_was_named(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS) as service:
+        left_running(service, tmp_path)
+        service.dry_run = True
+        service.reconcile("next")
+        assert service.would == []
+        service.reconcile("ends")
+        assert len(service.would) == 1
+        with pytest.raises(RunbookError, match="neither a task nor a host role"):
+            service.reconcile("nothing")
+        service.dry_run = False
+        service.stop("ends")
 
 
 def _parent(pid: int) -> int:

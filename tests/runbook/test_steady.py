@@ -60,6 +60,21 @@ def test_where_no_rate_can_be_seen_none_is_claimed(lines: list[str | bytes]) -> 
     assert steady_s(lines) is None
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"v": 1, "kind": "step", "t": 19, "done": 95, "metrics": [1], "unit": "rows"}',
+        '{"v": 1, "kind": "step", "t": 20, "done": NaN, "unit": "rows"}',
+        '{"v": 1, "kind": "step", "t": 20, "done": 1%s, "unit": "rows"}' % ("0" * 400),
+        "[" * 100_000,
+    ],
+    ids=["list", "nan", "larger-than-any-float", "deep"],
+)
+def test_a_line_that_a_host_made_up_is_passed_over(odd: str) -> None:
+    lines = [event(t, 5 * t) for t in range(20)]
+    assert steady_s([*lines, odd]) == steady_s(lines)
+
+
 def test_bytes_that_go_to_a_store_at_the_end_are_not_its_work() -> None:
     lines = [event(t, t) for t in range(20)] + [event(30, 10**9, unit="bytes")]
     assert steady_s(lines) == pytest.approx(19)
