@@ -183,11 +183,13 @@ def _money(usd: float | None) -> str:
 def too_late(snapshot: Snapshot, task: Task, now: datetime) -> str:
     """Why the rental of its machine does not last for the task; empty if it does."""
     host = _host(snapshot, task)
-    if host is None or host.ends_at is None or task.kind is TaskKind.SERVICE:
+    if host is None or host.ends_at is None:
         return ""
     left = (parse(host.ends_at) - now).total_seconds() / HOUR
     if left <= 0:
         return f"ended: that of {host.role}, at {host.ends_at[:10]} {host.ends_at[11:16]}Z"
+    if task.kind is TaskKind.SERVICE:
+        return ""  # it ends when it is no longer needed
     hours, takes = _takes(snapshot, task)
     ends = f"too short: it {takes}, and that of {host.role} ends in {spell(left)}"
     return ends if hours > left else ""

@@ -87,26 +87,26 @@ def keys(grant: Mapping[str, Any]) -> tuple[dict[str, str], float]:
 
     places = grant["places"]
     url = ", ".join(place["url"] for place in places)
-    session = boto3.Session()
-    ours = session.get_credentials()
-    if ours is None:
-        raise CannotStart(
-            f"No credentials for {url} were found on this machine.",
-            hint=OURS,
-        )
-    client = session.client(
-        "sts", endpoint_url=grant["endpoint"] or None, region_name=grant["region"] or None
-    )
     policy = json.dumps(policy_for(places), separators=(",", ":"))
     seconds = int(grant["hours"]) * 3600
     try:
+        session = boto3.Session()
+        ours = session.get_credentials()
+        if ours is None:
+            raise CannotStart(
+                f"No credentials for {url} were found on this machine.",
+                hint=OURS,
+            )
+        client = session.client(
+            "sts", endpoint_url=grant["endpoint"] or None, region_name=grant["region"] or None
+        )
         if grant["role"] or grant["endpoint"] or ours.token:
             answer = _of_role(client, grant["role"] or ANY_ROLE, policy, min(seconds, 12 * 3600))
         else:
             answer = client.get_federation_token(
                 Name="runbook", Policy=policy, DurationSeconds=seconds
             )
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, ValueError) as error:  # the last: of a wrong endpoint
         raise CannotStart(
             f"No short-lived keys for {url} could be had: {' '.join(str(error).split())[:300]}",
             hint="Name a role of yours with `key_role`, lower `key_hours`; or, of a store that "

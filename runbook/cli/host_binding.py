@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -16,8 +17,12 @@ from runbook.errors import Exit, RunbookError
 
 if TYPE_CHECKING:
     from runbook.reach import Dependants
+    from runbook.service import Service
     from runbook.workspace import Workspace
     from state import HostBinding
+
+
+_ADDRESS = re.compile(r"(?:\[(?P<six>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[^:]*))?")
 
 
 class OfMachine(TypedDict):
@@ -160,10 +165,7 @@ def binding_of(
             ends_at=until,
         )
     user, at, address = target.rpartition("@")
-    name, colon, number = address.partition(":")
-    if colon and number.isdigit():  # of an IPv6 address there is more than one colon
-        address, port = name, int(number)
-    address = address.removeprefix("[").removesuffix("]")  # an IPv6 address
+    address, port = _address(address, port)
     if not address:
         raise RunbookError(f"`{target}` names no machine.", hint="Write `local` or user@address.")
     home = root or "~/.runbook"
@@ -179,6 +181,20 @@ def binding_of(
         usd_per_hour=price,
         ends_at=until,
     )
+
+
+def _address(said: str, port: int) -> tuple[str, int]:
+    """`box`, `box:2222`, `fe80::1`, `[fe80::1]` or `[fe80::1]:2222`, taken apart."""
+    found = _ADDRESS.fullmatch(said)
+    if found is None:  # an IPv6 address has more than one colon
+        return said, port
+    number = found["port"]
+    if number is not None:
+        known = number.isascii() and number.isdigit() and len(number) <= len("65535")
+        if not known or not 1 <= int(number) <= 65535:
+            raise RunbookError(f"`{number}` is no port.", hint="Write user@address:2222.")
+        port = int(number)
+    return found["six"] or found["name"] or "", port
 
 
 def _kept(identity: str) -> str:
@@ -208,7 +224,7 @@ def repin_command(call: Acting, role: str, fingerprint: str) -> None:
             return
         changed = service.shown_key(role)
         if changed is None:
-            report.line(f"{role} shows the key that is pinned to it; nothing to do.")
+            _unchanged(call, service, role)
             return
         pinned = changed.expected_fingerprint
         if not call.as_json:
@@ -220,6 +236,17 @@ def repin_command(call: Acting, role: str, fingerprint: str) -> None:
         data = {"host": binding, "was": pinned, "is": changed.fingerprint, "void": void}
         said = f"{role} is known by {changed.fingerprint} from now on; a new epoch began."
         call.answer(service, data, said, *_void(void))
+
+
+def _unchanged(call: Acting, service: Service, role: str) -> None:
+    from remote.ssh_trust import fingerprint
+    from runbook.reach import Dependants
+
+    binding = service.snapshot().host(role)
+    known = fingerprint(binding.host_key) if binding.host_key else ""
+    nothing = Dependants(memory=(), disk=())
+    data = {"host": binding, "was": known, "is": known, "void": nothing}
+    call.answer(service, data, f"{role} shows the key that is pinned to it; nothing to do.")
 
 
 def _require_yes(role: str, shown: str, given: str) -> None:

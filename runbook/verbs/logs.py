@@ -60,6 +60,8 @@ class LogVerbs(Writer):
             self._hosts.failed(task.role)
             said = f"still on its way after {within_s:g} s" if fetching.state else "no answer"
             return Copied(state=fetching.state, problem=f"{task.role}: {said}")
+        if isinstance(fetching.error, OSError):
+            return Copied(state=fetching.state, problem=f"no copy here: {fetching.error}")
         if fetching.error is not None:
             self._hosts.failed(task.role)
             return Copied(problem=str(fetching.error), hint=fetching.error.hint)
@@ -74,7 +76,7 @@ class Fetching(threading.Thread):
         self._host, self._workspace, self._attempt = host, verbs.workspace, attempt
         self._until = until
         self.state = ""
-        self.error: RemoteError | None = None
+        self.error: RemoteError | OSError | None = None
 
     def run(self) -> None:
         """Copies until the copies are as long as the streams were, or time is up."""
@@ -84,7 +86,7 @@ class Fetching(threading.Thread):
             while self._is_behind(status) and time.monotonic() < self._until:
                 if not mirror(self._host, self._workspace, status):
                     break
-        except RemoteError as error:
+        except (RemoteError, OSError) as error:  # the second: of the disk here
             self.error = error
 
     def _is_behind(self, status: JobStatus) -> bool:

@@ -244,14 +244,17 @@ class RunVerbs(ConfirmVerbs):
         if not self.workspace.share_file.exists() or live_attempts(snapshot):
             return  # what runs by this state is followed first
         ready = place(snapshot, wanted=lambda task: not scope or task.id in scope).start
+        silent: set[str | None] = set()
         for task in [task for task in ready if task.role][:FIRST_ASKED]:
+            if task.role in silent:
+                continue
             try:
                 host = self._hosts.of_role(snapshot, task.role or "")
                 elsewhere.require_ours(self._world(), snapshot, task, host)
             except elsewhere.RunElsewhere:
                 raise
             except (CannotStart, RemoteError):
-                return  # the run says so, and goes on with the others
+                silent.add(task.role)  # the run says so, and goes on with the others
 
     def _run_elsewhere(self, snapshot: Snapshot, task: Task) -> TaskOwner | None:
         """What another workspace ran or runs of the task, where this one started nothing itself."""

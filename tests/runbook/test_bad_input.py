@@ -114,6 +114,12 @@ def test_the_wrong_state(
     assert revision(folder) == before
 
 
+@pytest.mark.parametrize("port", ["0", "99999", "²", "x"])
+def test_a_port_that_is_none(folder: Path, say: Callable[..., Said], port: str) -> None:
+    said = say(folder, "host", "bind", "box", f"me@127.0.0.1:{port}")
+    one_message(said, f"`{port}` is no port")
+
+
 def test_a_missing_workspace(tmp_path: Path, say: Callable[..., Said]) -> None:
     one_message(say(tmp_path, "status"), "No workspace in", "runbook init")
     assert list(tmp_path.iterdir()) == []

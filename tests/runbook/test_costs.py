@@ -15,7 +15,7 @@ from runbook.approvals import over_budget
 from runbook.cli.cost import tell
 from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell
 from runbook.forecast import OUT, RAN_S, STEADY_S, forecasts
-from state import AttemptState, FailureClass, HostBinding, Store, TaskState, open_store
+from state import AttemptState, FailureClass, HostBinding, Store, TaskKind, TaskState, open_store
 from tests.state.builders import graph, load, task_def
 from tests.support.golden import check_golden
 
@@ -165,7 +165,11 @@ def test_what_outlasts_the_rental_is_not_started_unasked(store: Store, clock: Cl
     assert why(store, clock, "short") == ""
     assert why(store, clock, "unknown") == ""
     clock.passes(4)
-    assert why(store, clock, "unknown") == "rental ended: that of box, at 2026-03-01 15:00Z"
+    ended = "rental ended: that of box, at 2026-03-01 15:00Z"
+    assert why(store, clock, "unknown") == ended
+    snapshot = store.snapshot()
+    server = replace(snapshot.task("short"), kind=TaskKind.SERVICE)
+    assert over_budget(snapshot, server, clock.now) == ended, "nor is a server"
 
 
 def test_budgets_of_a_task_and_of_the_run(store: Store, clock: Clock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -175,3 +176,17 @@ def test_a_silent_host_is_said_with_the_age_of_the_copy(
         (far / "work" / "go").touch()
         service.run()
         assert states(service) == {"talks": "done"}
+
+
+def test_a_copy_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS) as service:
+        leave_running(service, tmp_path / "work")
+        tell(tmp_path / "work", 0)
+        shutil.rmtree(service.workspace.private / "logs", ignore_errors=True)
+        (service.workspace.private / "logs").touch()
+        said = cli(tmp_path, "logs", "talks")
+        assert "Traceback" not in said.stderr
+        assert "File exists" in said.stderr
+        assert said.returncode == Exit.UNKNOWN
+        (service.workspace.private / "logs").unlink()
+        service.stop("talks")

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runbook.cli.host_binding import binding_of
 from runbook.errors import Exit
 from runbook.service import Service
+from runbook.workspace import Workspace
 from state import HostBinding
 from state.doctor import examine
 from tests.support.deadline import wait_for
@@ -111,6 +113,8 @@ def test_a_new_key_stops_everything_until_a_person_takes_it(folder: Path, sshd: 
     run(folder)
     same = cli(folder, "host", "repin", "box")
     assert "nothing to do" in same.stdout
+    answer = json.loads(cli(folder, "host", "repin", "box", "--json").stdout)["data"]
+    assert answer["was"] == answer["is"] == fingerprint(sshd)
     (before,) = bound(folder)
     old, new = rebuild(sshd)
     let_in = sshd.log.count("Accepted publickey")
@@ -235,6 +239,21 @@ def test_a_port_is_given_as_people_are_used_to(folder: Path, sshd: Sshd, way: st
     done = cli(folder, "host", "bind", "box", *given, "--accept-fingerprint", fingerprint(sshd))
     assert done.returncode == 0, done.stderr
     assert [(host.address, host.port) for host in bound(folder)] == [("127.0.0.1", sshd.port)]
+
+
+@pytest.mark.parametrize(
+    ("said", "port"),
+    [("[fe80::1]:2222", 2222), ("[fe80::1]", 22), ("fe80::1", 22)],
+)
+def test_an_address_of_many_colons_is_bound_as_it_is_shown(
+    tmp_path: Path, said: str, port: int
+) -> None:
+    found = binding_of(
+        "box", f"me@{said}", Workspace(tmp_path), port=22, identity="", root="", work="",
+        usd_per_hour=None, ends_at=None,
+    )  # fmt: skip
+    assert (found.address, found.port) == ("fe80::1", port)
+    assert port == 22 or found.place == f"me@{said}"
 
 
 def test_a_key_of_its_own_is_used_by_every_way_there(

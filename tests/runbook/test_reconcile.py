@@ -89,7 +89,7 @@ def test_a_lost_attempt_is_found_and_stays_lost(tmp_path: Path) -> None:
 
 
 def test_a_reboot_found_by_a_look_takes_what_was_done_in_memory(tmp_path: Path) -> None:
-    copy = Path(f"/dev/shm/runbook-test-{tmp_path.name}")  # noqa: S108 (what a reboot empties)
+    copy = Path(f"/dev/shm/runbook-test-{tmp_path.name}")
     memory = f"""\
   memory:
     title: In memory

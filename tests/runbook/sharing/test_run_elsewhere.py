@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,9 @@ from runbook.engine.elsewhere import RunElsewhere
 from runbook.errors import Exit, RunbookError
 from runbook.service import Service
 from runbook.sharing.place import Place
+from state import HostBinding
 from tests.support.shared import take
-from tests.support.workspaces import cli, make, states
+from tests.support.workspaces import HEAD, cli, make, states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +78,26 @@ def test_a_second_time_is_a_decision_that_names_the_first(ran_by_bob: Path) -> N
         with pytest.raises(RunbookError, match="it is done"):
             ann.supersede("once", reason="again")
     assert starts(ran_by_bob) == 2
+
+
+def test_a_silent_machine_hides_no_other(tmp_path: Path) -> None:
+    """What another copy started is found although the first machine that is asked is dead."""
+    roles = HEAD.replace(
+        "hosts: {box: {title: here}}", "hosts: {box: {title: a}, dead: {title: b}}"
+    )
+    first = TASKS.replace("once:", "first:").replace("phase: one", "phase: one\n    host: dead")
+    place = Place(url=str(tmp_path / "state.runbook"))
+    with make(tmp_path / "ann", first + TASKS, head=roles) as ann:
+        with ann.store.write() as tx:
+            tx.bind_host(HostBinding(role="dead", kind="ssh", address="127.0.0.1", port=1))
+        ann.push(place)
+    take(place, tmp_path / "bob")
+    with Service.open(tmp_path / "bob", actor="bob@far") as bob:
+        bob.run(only=["once"])
+        assert states(bob)["once"] == "done"
+    with Service.open(tmp_path / "ann") as ann:
+        before, leave = ann.store.revision(), Event()
+        leave.set()
+        with pytest.raises(RunElsewhere):
+            ann.run(stop_event=leave)
+        assert ann.store.revision() == before
