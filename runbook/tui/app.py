@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, SuspendNotSupported
+from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
 
 from remote.passphrases import ask_by
@@ -29,6 +29,7 @@ from runbook.tui.places import BY_PLACE
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import DeedsScreen, HelpScreen, LeaveScreen, WelcomeScreen
 from runbook.tui.screens.place import PlaceScreen
+from runbook.tui.typing import Typing
 from runbook.tui.verbs import Verbs
 from runbook.tui.voice import Voice
 
@@ -56,7 +57,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class RunbookApp(App[int]):
+class RunbookApp(Typing):
     """One workspace in a terminal."""
 
     TITLE = "runbook"

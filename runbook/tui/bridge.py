@@ -118,11 +118,13 @@ class Bridge:
         self._wanted: dict[str, tuple[Call, Then]] = {}
         self._curious = threading.Condition()
         self._pending = 0
+        self._runs, self._ends = 0, 0
 
     @property
     def engine_runs(self) -> bool:
-        """Whether this process advances the graph."""
-        return self._engine is not None and self._engine.is_alive()
+        """Whether this process advances the graph; not any more once the end was told."""
+        alive = self._engine is not None and self._engine.is_alive()
+        return alive and self._ends < self._runs
 
     @property
     def busy(self) -> bool:
@@ -134,6 +136,7 @@ class Bridge:
         if self.engine_runs:
             return False
         self._stop.clear()
+        self._runs += 1
         self._engine = threading.Thread(
             target=self._advance, args=(until, only), name="engine", daemon=True
         )
@@ -175,8 +178,9 @@ class Bridge:
                 fact = self._inbox.get_nowait()
             except Empty:
                 break
-            if isinstance(fact, Carried) or (isinstance(fact, Broke) and fact.source == "hands"):
-                self._pending -= 1
+            source = fact.source if isinstance(fact, Broke) else ""
+            self._pending -= isinstance(fact, Carried) or source == "hands"
+            self._ends += isinstance(fact, RunEnded) or source == "engine"
             told.append(fact)
         return told
 

@@ -294,8 +294,9 @@ class FakeService:
 
     def stop(self, task: str) -> None:
         world = self._act("stop", task)
-        world.end(task, "stopped")
-        world.move(task, "gated", "stopped by a person")
+        with world.lock:
+            world.end(task, "stopped")
+            world.move(task, "gated", "stopped by a person")
 
     def restart(self, task: str) -> None:
         self._act("restart", task).move(task, "draining", "restarted by me")
@@ -337,13 +338,15 @@ class FakeService:
     def claim(self, subject: str) -> None:
         world = self._act("claim", subject)
         claim = Claim(subject=subject, holder="me", token=1, at=ago(0), for_s=1800, reason="")
-        world.claims[subject] = 1800
-        world.change(claims=(claim,))
+        with world.lock:
+            world.claims[subject] = 1800
+            world.change(claims=(claim,))
 
     def release(self, subject: str) -> None:
         world = self._act("release", subject)
-        world.claims.pop(subject, None)
-        world.change(claims=())
+        with world.lock:
+            world.claims.pop(subject, None)
+            world.change(claims=())
 
     def audit(self, task: str) -> dict[str, Any]:
         world = self._act("audit", task)

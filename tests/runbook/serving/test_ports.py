@@ -164,14 +164,16 @@ def test_another_server_that_answers_on_the_port_is_not_taken_for_ours(
     fake_sglang.install(tmp_path / "other")
     with one_server(tmp_path, port, ready_within=5) as service:
         fake_sglang.tell(tmp_path / "venv", port, silent=True)
+        words = ["serve", "--port", str(port), "--served-model-name", "m"]
+        fake_sglang.tell(tmp_path / "other", port, silent=True)  # it comes, but not so soon
+        other = subprocess.Popen(
+            [tmp_path / "other/bin/sglang", *words, "--weight-version", "another"],
+            stderr=subprocess.DEVNULL,
+        )
         with engine(tmp_path):
-            soon(lambda: _running(service), what="ours to load")
-            words = ["serve", "--port", str(port), "--served-model-name", "m"]
-            other = subprocess.Popen(
-                [tmp_path / "other/bin/sglang", *words, "--weight-version", "another"],
-                stderr=subprocess.DEVNULL,
-            )
             try:
+                soon(lambda: _running(service), what="ours to load")
+                fake_sglang.tell(tmp_path / "other", port)
                 soon(lambda: states(service)["serve"] == "attention", what="our patience to end")
             finally:
                 other.kill()

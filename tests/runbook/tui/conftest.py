@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runbook.tui.app import RunbookApp
+from runbook.tui.widgets import bars
 from tests.support.fake_service import NOW, World, example
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ ENVIRONMENT = {"LANG": "C.UTF-8", "TERM": "xterm-256color"}
 def world(tmp_path: Path) -> World:
     """A drafter runbook in mid-run."""
     return example(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def patient_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said stays until the test has read it, however slow the machine is."""
+    monkeypatch.setattr(bars, "GOOD_NEWS_S", 600.0)
 
 
 @pytest.fixture

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from runbook.engine.events import Listener, LogGrew
 from runbook.tui.bridge import Bridge, Broke, Carried, Looked, RunEnded, Seen, Told
 from runbook.views import RunResult
 from tests.support.fake_service import FakeService, World, broken, one_task_run
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def bridge_on(world: World) -> Bridge:
@@ -110,6 +115,29 @@ async def test_an_engine_that_hangs_does_not_keep_the_terminal(world: World) -> 
     assert bridge.engine_runs, "its end was not waited for"
     release.set()
     await wait_until(lambda: not bridge.engine_runs, "the engine")
+
+
+async def test_a_run_is_over_once_its_end_was_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its thread may still be on its way out, `q` has nothing to ask then."""
+    bridge, leaves = bridge_on(world), threading.Event()
+    tell = bridge._inbox.put
+
+    def slowly(fact: Told) -> None:
+        tell(fact)
+        leaves.wait(60)
+
+    monkeypatch.setattr(bridge, "_inbox", SimpleNamespace(
+        put=slowly, get_nowait=bridge._inbox.get_nowait
+    ))  # fmt: skip
+    try:
+        assert bridge.start_engine()
+        await told_until(bridge, RunEnded)
+        assert not bridge.engine_runs
+    finally:
+        leaves.set()
+        bridge.close()
 
 
 async def test_a_look_at_a_host_that_hangs_holds_no_fact_back(world: World) -> None:

@@ -219,3 +219,5 @@ async def test_every_key_does_its_work(make_app: MakeApp, world: World, share: i
                 if name in ("run", "until", "only"):
                     await wait_until(lambda: not app.bridge.engine_runs, "the run's end")
                     app.ears.result = None
+                # What an answer says must not come over what the next key says.
+                await wait_until(lambda: not app.bridge.busy, "the answer")

@@ -19,7 +19,7 @@ from runbook.tui.screens.log import LogScreen
 from runbook.tui.screens.pages import WelcomeScreen
 from runbook.tui.widgets.text_list import TextList
 from tests.support.fake_service import NOW, World, ago, make_attempt, make_task, training_log
-from tests.support.tui_driver import driven, in_front
+from tests.support.tui_driver import driven, in_front, offers
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ async def test_places_by_mouse_and_palette(make_app: MakeApp) -> None:
         await pilot.press("colon")
         await in_front(app, CommandPalette)
         await pilot.press(*"go to eval")
-        hits = app.screen.query_one("CommandList")
-        await wait_until(lambda: hits.option_count == 1, "one hit")  # type: ignore[attr-defined]
+        await offers(app, "Go to eval")
         await pilot.press("enter")
         await wait_until(lambda: app.board.tasks.current == "eval", "the task")
         await wait_until(lambda: app.screen is app.board, "the board")

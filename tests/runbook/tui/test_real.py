@@ -67,6 +67,7 @@ async def test_a_graph_from_run_over_a_gate_to_a_stop(tmp_path: Path) -> None:
         await pilot.press("r")
         app.board.go_to("long")
         await wait_until(lambda: log.file.line_count == 1, "the long task's output", seconds=60)
+        await wait_until(lambda: state(app, "long") == "active", "it in the view")
         await pilot.press("x")
         await in_front(app, NameScreen)
         await pilot.press(*"long", "enter")

@@ -11,7 +11,7 @@ import pytest
 from runbook.tui.app import RunbookApp
 from runbook.tui.places import PLACES
 from runbook.tui.screens.pages import HelpScreen
-from tests.support.tui_driver import in_front
+from tests.support.tui_driver import in_front, settled
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ TELLS = {
     "timeline": "Event 5", "handoff": "no markup here",
 }  # fmt: skip
 """What stands in a place once all of it is there."""
+ASKED = {"task": "_plan", "training": "_kept"}
+"""What a place asks for as well, off the screen's thread; where it is kept, after its key."""
 
 
 def text_of(app: RunbookApp) -> str:
@@ -42,8 +44,10 @@ async def drawn(place: str, pilot: Pilot[Any]) -> None:
     if place != "board":
         await pilot.press(str([p.id for p in PLACES].index(place) + 1))
     await wait_until(lambda: TELLS[place] in text_of(app), f"all of {place}")
+    if place in ASKED:
+        await wait_until(lambda: bool(getattr(app.place, ASKED[place])[1]), "what a host answers")
     await wait_until(lambda: not app.bridge.busy, "every answer")
-    await pilot.pause()
+    await settled(app)
 
 
 async def with_help(pilot: Pilot[Any]) -> None:
@@ -52,7 +56,6 @@ async def with_help(pilot: Pilot[Any]) -> None:
     await pilot.press("question_mark")
     assert isinstance(pilot.app, RunbookApp)
     await in_front(pilot.app, HelpScreen)
-    await pilot.pause()
 
 
 @pytest.mark.parametrize("place", [place.id for place in PLACES])
