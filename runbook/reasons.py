@@ -83,6 +83,14 @@ def is_stopped(snapshot: Snapshot, task: Task) -> bool:
     )
 
 
+def told_state(snapshot: Snapshot, task: Task) -> str:
+    """The state as people are told it: what somebody stopped is no question that waits for a yes.
+
+    The graph and JSON call both `gated`.
+    """
+    return "stopped" if is_stopped(snapshot, task) else task.state.value
+
+
 def made_of_earlier(snapshot: Snapshot, task: Task) -> str:
     """That done work is of an attempt that another came after, in words; else empty."""
     own = snapshot.latest_attempt(task.id)

@@ -26,6 +26,7 @@ COLOURS = {
     "attention": "31",
     "unhealthy": "31",
     "gated": "35",
+    "stopped": "35",
     "stale": "33",
     "active": "36",
     "verifying": "36",

@@ -26,7 +26,7 @@ from runbook.cli.follow import Follow
 from runbook.cli.heartbeat import Heartbeat
 from runbook.errors import Exit, RunbookError
 from runbook.notify import notifying
-from runbook.reasons import WAITS_FOR_PERSON
+from runbook.reasons import WAITS_FOR_PERSON, told_state
 from runbook.service import Service, ignore
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
     if as_json:
         answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})
     else:
-        report.line(f"{task}: {state}" if task else _nobody_runs(view.next))
+        now = told_state(view.snapshot, view.snapshot.task(task)) if task else ""
+        report.line(f"{task}: {now}" if task else _nobody_runs(view.next))
     bad = state in ("failed", "attention") if task else bool(failed)
     sys.exit(Exit.TASK_FAILED if bad else Exit.OK)
 

@@ -29,7 +29,7 @@ from runbook.tui.places import BY_PLACE
 from runbook.tui.screens.board import BoardScreen
 from runbook.tui.screens.pages import DeedsScreen, HelpScreen, LeaveScreen, WelcomeScreen
 from runbook.tui.screens.place import PlaceScreen
-from runbook.tui.typing import Typing
+from runbook.tui.type_ahead import TypeAhead
 from runbook.tui.verbs import Verbs
 from runbook.tui.voice import Voice
 
@@ -57,7 +57,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class RunbookApp(Typing):
+class RunbookApp(TypeAhead):
     """One workspace in a terminal."""
 
     TITLE = "runbook"

@@ -52,6 +52,11 @@ class Deeds:
         self.all = [*self.all[1 - MOST :], deed]
         return deed
 
+    @property
+    def under_way(self) -> Deed | None:
+        """The newest that has not ended yet."""
+        return next((deed for deed in reversed(self.all) if not deed.outcome), None)
+
     def take_back(self) -> Undo | None:
         """The verb that takes the last deed back that can be; each only once."""
         for deed in reversed(self.all):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from remote.passphrases import ask_anew
 from runbook.tui.applies import is_made
-from runbook.tui.deeds import DONE, Undo
+from runbook.tui.deeds import DONE, Deed, Undo
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.machines import MachineVerbs
 
@@ -65,7 +65,10 @@ class Verbs(MachineVerbs):
             self._start(f"runbook run {quote(task.id)}", only=(task.id,))
 
     def _start(self, command: str, *, until: str | None = None, only: Collection[str] = ()) -> None:
-        if self._app.bridge.start_engine(until=until, only=only):
+        before = self._app.deeds.under_way
+        if before is not None:  # such as the binding that the run needs
+            self._start_after(before, command, until=until, only=only)
+        elif self._app.bridge.start_engine(until=until, only=only):
             ask_anew()
             self._app.deeds.begin(command, self._app.now()).outcome = DONE
             self._app.voice.hush()
@@ -73,6 +76,20 @@ class Verbs(MachineVerbs):
             self._app.redraw()
         else:
             self._app.voice.tell("It runs already; it stops at the next gate, failure, or the end.")
+
+    def _start_after(
+        self, before: Deed, command: str, *, until: str | None, only: Collection[str]
+    ) -> None:
+        """Wait for what is under way; a run that was to come after it does not if it failed."""
+
+        def begin(_answer: Any) -> None:
+            self._app.place.moved_on()
+            self._app.redraw()
+            if before.well:
+                self._start(command, until=until, only=only)
+
+        self._app.voice.tell(f"{command} begins once this is done: {before.command}")
+        self._app.bridge.ask(command, lambda _service: None, then=begin)
 
     # --- deciding -----------------------------------------------------------------------------
 

@@ -287,7 +287,8 @@ class FakeService:
 
     def _act(self, *call: Any) -> World:
         world = self._mine()
-        world.calls.append(call)
+        with world.lock:
+            world.calls.append(call)
         if world.error is not None:
             raise world.error
         return world

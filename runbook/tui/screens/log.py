@@ -16,7 +16,7 @@ from runbook.tui.screens.place import PlaceScreen
 from runbook.tui.widgets.log_view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -30,6 +30,7 @@ class LogScreen(PlaceScreen):
 
     PLACE = "log"
     FILTER = "search: the next lines with these letters; enter, then n and N, & shows only them"
+    LABELS: ClassVar[Mapping[str, str]] = {"filter": "Search", "trouble": "Failure"}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(of_place("log"))]
     AUTO_FOCUS = "#log"
 
@@ -52,7 +53,8 @@ class LogScreen(PlaceScreen):
         return (self.log_view,)
 
     def own_keys(self) -> list[str]:
-        return ["follow", "stream", "match_next", "matching", "trouble", "copy_output", "back"]
+        found = ["match_next", "matching"]
+        return ["follow", "stream", "filter", *found, "trouble", "copy_output", "back"]
 
     def suggested(self) -> str:
         task = self.current_task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.console import Group
 from rich.table import Table
@@ -19,11 +19,13 @@ from runbook.tui.keymap import APP, GO, LOOK, MOVE, RUN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual import events
     from textual.app import ComposeResult
 
     from runbook.tui.deeds import Deed
     from runbook.tui.describe import Looks
     from runbook.tui.keyfile import KeyTable
+    from runbook.tui.type_ahead import TypeAhead
 
 _LEGEND = (
     ("done", "done"), ("active", "runs"), ("serving", "serves"), ("verifying", "being checked"),
@@ -162,6 +164,8 @@ class WelcomeScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,space", "back", "Go on"),
     ]
+    STAYS = ("up", "down", "pageup", "pagedown", "home", "end")
+    """Keys that move its text, where it is longer than the screen."""
 
     def __init__(self, looks: Looks, *, read_only: bool) -> None:
         super().__init__()
@@ -178,6 +182,13 @@ class WelcomeScreen(ModalScreen[None]):
     def on_click(self) -> None:
         """A click is enough."""
         self.dismiss()
+
+    def on_key(self, event: events.Key) -> None:
+        """Any other key does what it does without this page."""
+        if event.key not in (*self.STAYS, *self._bindings.key_to_bindings):
+            event.stop()
+            self.dismiss()
+            cast("TypeAhead", self.app).type_again(event)
 
     def action_back(self) -> None:
         self.dismiss()
@@ -213,7 +224,7 @@ def _welcome(looks: Looks, *, read_only: bool) -> Group:
         Text(),
         grid,
         Text(),
-        Text("enter goes on; this is shown once.", style=inks.muted),
+        Text("enter goes on, and so does any key above; this is shown once.", style=inks.muted),
     )
 
 

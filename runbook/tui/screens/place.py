@@ -5,6 +5,7 @@ A place draws from the app's view, in place, and asks for nothing itself but thr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from runbook.tui import applies
@@ -16,7 +17,7 @@ from runbook.tui.widgets.bars import CommandBar, Header, KeyBar, MessageBar, Pla
 from runbook.tui.widgets.scrollbars import make_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -45,6 +46,9 @@ class PlaceScreen(FilteringScreen):
         (140, "-huge"),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+
+    LABELS: ClassVar[Mapping[str, str]] = {}
+    """Words of keys that do here something else than elsewhere, by id."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,16 +147,19 @@ class PlaceScreen(FilteringScreen):
         names = [*self.own_keys(), *general]
         if self.FILTER:
             names.insert(len(names) - 4, "filter")
-        self.keys.show([app.table.of(name) for name in dict.fromkeys(names)], app.looks)
-        if not self.done:
+        keys = [app.table.of(name) for name in dict.fromkeys(names)]
+        self.keys.show([replace(k, label=self.LABELS.get(k.id, k.label)) for k in keys], app.looks)
+        under_way = app.deeds.under_way
+        if under_way is not None:
+            self.command.show(f"{under_way.command}   under way", app.looks)
+        elif not self.done:
             self.command.show(self.suggested(), app.looks)
 
     def said(self, command: str, *, pending: bool) -> None:
         """Show the command of what was just done, until the cursor moves."""
         self.done = command
-        self.command.show(
-            f"{command} ..." if pending else command, self.home.looks, done=not pending
-        )
+        shown = f"{command}   under way" if pending else command
+        self.command.show(shown, self.home.looks, done=not pending)
 
     def moved_on(self) -> None:
         """The cursor moved: the lower line is about what is under it now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,10 +47,21 @@ def one_server(folder: Path, port: int, **more: object) -> Iterator[Service]:
 
 @contextmanager
 def listener(port: int) -> Iterator[None]:
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", port))
-        stranger.listen()
-        yield
+    """A stranger who hangs up at once: one who says nothing is listened to for half a minute."""
+
+    def hang_up() -> None:
+        with suppress(OSError):
+            while True:
+                stranger.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", port)) as stranger:
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            yield
+        finally:
+            stranger.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @contextmanager

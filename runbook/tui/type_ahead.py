@@ -26,7 +26,7 @@ PATIENCE_S = 1.0
 """A key that takes longer, because a widget hangs, holds the next one no more."""
 
 
-class Typing(App[int]):
+class TypeAhead(App[int]):
     """Deals with one key after the other."""
 
     def __init__(self) -> None:
@@ -45,6 +45,12 @@ class Typing(App[int]):
         since = self._dealing_since
         if since is None or time.monotonic() - since > PATIENCE_S:
             await self._deal()
+
+    def type_again(self, key: events.Key) -> None:
+        """Whoever got this key has no use for it, and made room: it is the next one."""
+        self._typed.appendleft(events.Key(key.key, key.character))
+        if self._dealing_since is None:
+            self.call_later(self._deal)
 
     async def _deal(self) -> None:
         """The next key, and a walk behind it."""
