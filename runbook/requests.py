@@ -64,8 +64,9 @@ def _makes_sense(snapshot: Snapshot, request: Request) -> bool:
     state = snapshot.task(request.task).state
     if request.verb in ("stop", "restart"):
         return state in RUNNING
-    wanted = {"approve": TaskState.GATED, "supersede": TaskState.ATTENTION}.get(request.verb)
-    return wanted is None or state is wanted
+    if request.verb == "supersede":  # ready here, where another copy ran it
+        return state in (TaskState.ATTENTION, TaskState.READY)
+    return request.verb != "approve" or state is TaskState.GATED
 
 
 def find_request(snapshot: Snapshot, request_id: str) -> Request:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+LONGEST_S = 1e10
+"""Three hundred years: what is longer is a slip."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _BYTES = {
@@ -50,10 +52,15 @@ class Shape:
 
 def parse_duration(value: object) -> float:
     """Seconds of `10m`, `1h30m`, or of a plain number of seconds."""
+    seconds = _seconds(value)
+    if not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"a duration cannot be {str(value)[:40]}")
+    return float(seconds)
+
+
+def _seconds(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if value < 0 or value != value or value == float("inf"):
-            raise ValueError(f"a duration cannot be {value}")
-        return float(value)
+        return value
     text = value.strip() if isinstance(value, str) else ""
     if _NUMBER.fullmatch(text):  # as it comes from a command line
         return float(text)

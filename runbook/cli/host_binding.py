@@ -130,7 +130,7 @@ def moment_of(text: str | None) -> str | None:
         return None
     try:
         return stamp(datetime.fromisoformat(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise RunbookError(
             f"`{text}` is no time with a zone.",
             hint="Write 2026-03-09T18:00:00Z, or +01:00 instead of Z.",

@@ -80,7 +80,7 @@ def logs_command(
                 "copied_at": when.isoformat(timespec="seconds") if when else None,
             }
             answer("logs", snapshot.revision, {**data, **known})
-            return
+            sys.exit(Exit.UNKNOWN if older and not any(streams.values()) else Exit.OK)
     for name, text in streams.items():
         if text and name == "err" and not stream:
             report.line("--- errors (--err for all of them) ---")

@@ -56,7 +56,7 @@ def await_ready(world: World, task: Task, attempt: Attempt) -> None:
         within = float(attempt.detail.get("ready_within_s") or READY_WITHIN_S)
         late = time.monotonic() - started > within
         log = end_of_logs(world.workspace, attempt.id)
-        if late or will_never_serve(log):
+        if world.may_start and (late or will_never_serve(log)):
             why = diagnose(log)
             when = f"not ready within {within:.0f} s: {missing}" if late else "it will never serve"
             reason = when + (f"; {why.said}" if why else "")

@@ -66,7 +66,7 @@ class World:
     background: Background = field(default_factory=Background)
     fanout: Fanout = field(default_factory=Fanout)
     may_start: bool = True
-    """False: look only; nothing is launched, not even what was on its way."""
+    """False: look only; nothing is stopped or launched, not even what was on its way."""
 
     def emit(self, event: EngineEvent) -> None:
         """Tells the listener."""

@@ -114,6 +114,21 @@ def test_the_wrong_state(
     assert revision(folder) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("claim", "a", "--for", "9" * 400),
+        ("host", "rent", "box", "--ends-at", "0001-01-01T00:00+01"),
+    ],
+    ids=["claim", "rent"],
+)
+def test_a_time_beyond_all_times(
+    tmp_path: Path, say: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    make(tmp_path, TASKS).close()
+    one_message(say(tmp_path, *words))
+
+
 @pytest.mark.parametrize("port", ["0", "99999", "²", "x"])
 def test_a_port_that_is_none(folder: Path, say: Callable[..., Said], port: str) -> None:
     said = say(folder, "host", "bind", "box", f"me@127.0.0.1:{port}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -188,5 +189,8 @@ def test_a_copy_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         assert "Traceback" not in said.stderr
         assert "File exists" in said.stderr
         assert said.returncode == Exit.UNKNOWN
+        as_json = cli(tmp_path, "logs", "talks", "--json")
+        assert "File exists" in json.loads(as_json.stdout)["data"]["problem"]
+        assert as_json.returncode == Exit.UNKNOWN
         (service.workspace.private / "logs").unlink()
         service.stop("talks")

@@ -16,7 +16,8 @@ def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10x", "m", "10 m", "10min", "-1s", -1, True, None, [1]])
+@pytest.mark.parametrize("text", ["", "10x", "m", "10 m", "10min", "-1s", -1, True, None, [1],
+                                  float("nan"), 10**400, "9" * 400])  # fmt: skip
 def test_no_durations(text: object) -> None:
     with pytest.raises(ValueError, match=r"duration"):
         parse_duration(text)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runbook.engine.events import TaskMoved
 from runbook.service import Service
 from state import FailureClass
 from tests.support.deadline import wait_for
@@ -185,3 +186,18 @@ def nothing_left(tmp_path: Path):
         with Service.open(tmp_path) as service:
             if states(service).get("server") in ("starting", "serving", "draining"):
                 service.stop("server")
+
+
+def test_a_look_stops_no_server_that_is_late(tmp_path: Path) -> None:
+    leave = threading.Event()
+
+    def listen(event: object) -> None:
+        if isinstance(event, TaskMoved) and event.state == "starting":
+            leave.set()
+
+    with make(tmp_path, runbook(tmp_path, "loading", within="1ms")) as service:
+        service.run(stop_event=leave, listen=listen)
+        assert states(service)["server"] == "starting"
+        service.reconcile()
+        assert states(service)["server"] == "starting"
+        service.stop("server")

@@ -11,6 +11,7 @@ from runbook.engine.elsewhere import RunElsewhere
 from runbook.errors import Exit, RunbookError
 from runbook.service import Service
 from runbook.sharing.place import Place
+from runbook.verbs.confirming import NeedsConfirmation
 from state import HostBinding
 from tests.support.shared import take
 from tests.support.workspaces import HEAD, cli, make, states
@@ -78,6 +79,17 @@ def test_a_second_time_is_a_decision_that_names_the_first(ran_by_bob: Path) -> N
         with pytest.raises(RunbookError, match="it is done"):
             ann.supersede("once", reason="again")
     assert starts(ran_by_bob) == 2
+
+
+def test_an_agent_asks_for_it_and_a_person_says_yes(ran_by_bob: Path) -> None:
+    with Service.open(ran_by_bob / "ann", actor="agent:x") as agent:
+        with pytest.raises(NeedsConfirmation) as asked:
+            agent.supersede("once", reason="his copy is lost")
+        with Service.open(ran_by_bob / "ann") as ann:
+            token = ann.confirm(asked.value.request)
+        agent.redeem(token, "supersede", "once")
+        agent.supersede("once", reason="his copy is lost")
+        assert states(agent) == {"once": "ready"}
 
 
 def test_a_silent_machine_hides_no_other(tmp_path: Path) -> None:
