@@ -1,7 +1,8 @@
 """`dflash COMMAND`, or `python -m dflash COMMAND`: finds the module, runs it, maps errors to exits.
 
 Only the chosen command's module is imported, so `--help` needs neither torch nor anything heavy.
-Exit codes: 0 ok, 1 failed, 2 usage, 4 a gate failed, 75 interrupted (run the same command again).
+Exit codes: 0 ok, 1 failed, 2 usage, 4 a gate failed, 75 interrupted (run the same command again),
+77 the keys for a store have ended (again, with new ones).
 """
 
 from __future__ import annotations

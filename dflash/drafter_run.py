@@ -161,6 +161,9 @@ class DrafterRun:
         self.loader = Prefetch(mine, self._load)
         started = self.mark = time.monotonic()
         ended = "steps"
+        if self.step == self.plan.total:  # a kill came before the summary, or it was made elsewhere
+            self.record.recall(self.step)
+            self._save(self.elapsed_before, ended)
         while self.step < self.plan.total:
             launcher_alive()
             self._one_step()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dflash import curves, keys
 from dflash.checkpoint import BEST, provenance_of, save_checkpoint
 from dflash.files import read_json, write_json, write_text
-from dflash.progress import Progress
+from dflash.progress import Progress, parse_line
 from dflash.upload import Uploader, options_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,13 @@ class RunRecord:
             sink.emit("step", done=step, total=self.plan.total, unit="steps", metrics=found)
         if self.writes:
             self.board.add(step, metrics)
+
+    def recall(self, step: int) -> None:
+        """What an earlier run measured at its last step, as far as that is here."""
+        if self.writes and (self.out / METRICS).is_file():
+            for event in map(parse_line, (self.out / METRICS).read_bytes().splitlines()):
+                if event and (event.get("kind"), event.get("done")) == ("step", step):
+                    self.last = dict(event["metrics"])
 
     def validated(self, step: int, scores: Mapping[str, Any]) -> None:
         """Held-out scores of the weights after this step."""

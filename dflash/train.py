@@ -88,7 +88,9 @@ def sent(config: TrainConfig, finished: dict[str, Any]) -> dict[str, Any]:
     from dflash.upload import Uploader, options_of
 
     checkpoint, before = Path(finished["checkpoint"]), finished.get("upload") or {}
-    if not config.upload or before.get("latest") == checkpoint.name:
+    if not config.upload:
+        return finished
+    if (before.get("url"), before.get("latest")) == (config.upload.rstrip("/"), checkpoint.name):
         return finished
     tell = Progress(echo=sys.stderr)
     uploader = Uploader(

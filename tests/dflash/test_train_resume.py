@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dflash import run_record
 from dflash.checkpoint import load_state
 from dflash.errors import DflashError, InputInvalid
+from dflash.files import write_json
 from dflash.random_states import rng_of_all, set_rng
 from dflash.train import train
 from dflash.train_config import TrainConfig
@@ -156,6 +158,34 @@ def test_interrupted_at_random_steps_is_uninterrupted(inputs: Path, tmp_path: Pa
         assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
         for name, tensor in weights(tmp_path / "whole", 12).items():
             torch.testing.assert_close(weights(out, 12)[name], tensor, atol=1e-4, rtol=1e-3)
+
+
+def test_killed_between_the_last_checkpoint_and_its_summary(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"steps": 4, "save_every": 2, "data": str(inputs / "held"), "eval_prompts": 0}
+    whole = run(inputs, tmp_path / "whole", **changes)
+    out = tmp_path / "cut"
+
+    def dies(path: Path, summary: dict[str, Any]) -> None:
+        if summary["step"] == 4:
+            raise KeyboardInterrupt
+        write_json(path, summary)
+
+    with monkeypatch.context() as kill:
+        kill.setattr(run_record, "write_json", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(inputs, out, **changes)
+    assert json.loads((out / "train.json").read_text())["ended"] == "running"
+    again = run(inputs, out, **changes)
+    places = {"checkpoint", "best", "seconds", "config", "rates"}
+    assert {name: again[name] for name in {*again} - places} == {
+        name: whole[name] for name in {*whole} - places
+    }
+    assert [Path(again[name]).name for name in ("checkpoint", "best")] == [
+        Path(whole[name]).name for name in ("checkpoint", "best")
+    ]
+    assert run(inputs, out, **changes) == again
 
 
 def test_a_set_of_another_target_is_refused(inputs: Path, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import shutil
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from dflash.train_config import TrainConfig
 from dflash.upload import Uploader, fetch_latest
 from tests.support.s3 import s3, s3_keys, s3_server
 from tests.support.tiny_runs import make_inputs, options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["s3", "s3_keys", "s3_server"]
 
@@ -77,6 +75,20 @@ def test_a_run_leaves_its_checkpoints_there_and_goes_on_from_them_elsewhere(
         tmp_path / "one" / "step-000004" / "model.safetensors"
     ).read_bytes()
     assert "fetching step-000004" in capsys.readouterr().err
+    # It was over: nothing is trained, and the summary tells of what came.
+    over = train(TrainConfig.from_json(options(inputs, tmp_path / "three", steps=4, upload=url)))
+    assert Path(over["checkpoint"]).parent == tmp_path / "three"
+    assert (over["step"], over["ended"], over["upload"]) == (4, "steps", first["upload"])
+
+
+def test_a_run_that_is_over_is_sent_to_another_address_too(
+    s3: Any, inputs: Path, tmp_path: Path
+) -> None:
+    for place in ("a", "b", "b/"):
+        url = f"s3://{s3.bucket}/runs/{place}"
+        found = train(TrainConfig.from_json(options(inputs, tmp_path, steps=2, upload=url)))
+        assert found["upload"]["latest"] == "step-000002"
+    assert {"runs/a/latest", "runs/b/latest"} <= set(names(s3))
 
 
 def test_training_goes_on_when_s3_refuses(
