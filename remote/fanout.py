@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from remote.errors import RemoteError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -44,7 +42,7 @@ class Fanout:
         self._patience_s = patience_s
         self._after_the_first_s = after_the_first_s
         self._asked: dict[str, Host] = {}
-        self._came: dict[str, Answer | RemoteError] = {}
+        self._came: dict[str, Answer | Exception] = {}
         self._news = threading.Condition()
 
     def poll(
@@ -52,11 +50,12 @@ class Fanout:
         wanted: Mapping[str, tuple[Host, Sequence[str]]],
         *,
         looks: Mapping[str, Look] | None = None,
-    ) -> dict[str, Answer | RemoteError]:
+    ) -> dict[str, Answer | Exception]:
         """Answers by name, of those that came: all, or what came soon after the first.
 
-        Who is missing is still being asked; the answer comes with a later call. `looks`: by name,
-        what else to ask it for once it has answered.
+        Who is missing is still being asked; the answer comes with a later call. In place of an
+        answer stands why there is none. `looks`: by name, what else to ask it for once it has
+        answered.
         """
         with self._news:
             for name, (host, attempts) in wanted.items():
@@ -78,13 +77,13 @@ class Fanout:
         return not wanted or any(name in self._came for name in wanted)
 
     def _ask(self, name: str, host: Host, attempts: Sequence[str], look: Look | None) -> None:
-        answer: Answer | RemoteError
+        answer: Answer | Exception
         try:
             statuses = host.poll(attempts)
             identity = host.last_identity
             found = look(host, statuses) if look is not None else None
             answer = Answer(host=host, statuses=statuses, identity=identity, found=found)
-        except RemoteError as error:
+        except Exception as error:  # noqa: BLE001 (also a full disk here: whoever polls raises it)
             answer = error
         with self._news:
             if self._asked.get(name) is host:

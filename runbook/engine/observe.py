@@ -72,7 +72,7 @@ def observe(world: World, snapshot: Snapshot) -> None:
                 world.refuse(task, str(error), error.hint)
     for role, answer in world.fanout.poll(wanted, looks=looks).items():
         try:
-            if isinstance(answer, RemoteError):
+            if isinstance(answer, Exception):
                 raise answer
             observe_host(world, snapshot, role, by_role[role], answer)
         except Unreachable as error:

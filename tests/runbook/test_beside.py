@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runbook.engine import stall
+from runbook.engine import observe, stall
 from runbook.engine.events import Info, Problem, TaskMoved
 from runbook.engine.finish import backoff_s, retry_reason
 from state import AttemptState, FailureClass, TaskState
@@ -79,6 +80,26 @@ def test_killed_in_the_middle_of_a_check_it_is_asked_again(tmp_path: Path) -> No
         (attempt,) = service.snapshot().attempts_of("checked")
         assert attempt.state is AttemptState.VERIFIED
     assert looks.read_text() == "x\nx\n"
+
+
+def test_a_copy_that_cannot_be_kept_ends_the_run_and_the_next_one_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output is copied beside the loop: it must hear of that, and not wait for ever."""
+    task = '  says: {title: Says, phase: one, step: shell, with: {sh: "echo something"}}\n'
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with make(tmp_path, task) as service:
+        with monkeypatch.context() as patch:
+            patch.setattr(observe, "mirror", full)
+            with pytest.raises(OSError, match="No space"):
+                service.run()
+        assert service.run().outcome == "done"
+        log = service.log_path("says")
+        assert log is not None
+        assert log.read_text() == "something\n"
 
 
 STALLING = """\
