@@ -13,7 +13,7 @@ from state.connection import connect, explained, immediate
 from state.errors import DatabaseUnusable, RevisionMoved, StateError
 from state.filesystem import refuse_network
 from state.migrate import bring_up
-from state.reading import read_snapshot
+from state.reading import Known, read_snapshot
 from state.writing import Tx
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from state.filesystem import Mount
     from state.model import Event, Lease, Snapshot
-    from state.reading import Known
 
 
 class _TakenBack(Exception):
@@ -47,7 +46,12 @@ class Store:
     # -- reading --------------------------------------------------------------------------------
 
     def snapshot(self, known: Known | None = None) -> Snapshot:
-        """Everything, consistent, at one revision; `known` is what this caller read before."""
+        """Everything, consistent, at one revision; `known` is what this caller read before.
+
+        Without it, what this thread read before: an engine looks many times a round.
+        """
+        if known is None:
+            known = self._local.__dict__.setdefault("known", Known())
         with explained(self.path):
             return read_snapshot(self._conn(), known)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from runbook.cli.main import main
-from runbook.engine import finish, handing, hosts, runner, watch
+from runbook.engine import finish, handing, hosts, runner, start, watch
 from runbook.grants import Issued
 from runbook.verbs import base
 from tests.support.simulation.fleet import Fleet
@@ -46,6 +46,7 @@ def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterat
     with (
         mock.patch.object(hosts.Hosts, "meet", meet),
         mock.patch.object(finish, "backoff_s", return_value=0.0),
+        mock.patch.object(start, "in_turn", return_value=True),
         mock.patch.object(handing, "issue", return_value=Issued(values=KEYS)),
         mock.patch.object(base, "Hosts", partial(hosts.Hosts, clock=fleet.clock)),
         mock.patch.object(runner, "POLL_S", at_once),
