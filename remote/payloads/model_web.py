@@ -48,9 +48,12 @@ class Web:
 
     def close(self) -> None:
         """Nothing stays open; of use again afterwards."""
+        for place in list(self._idle):
+            self._hang_up(place)
+
+    def _hang_up(self, place: Tuple[str, str]) -> None:
         with self._lock:
-            lines = [line for several in self._idle.values() for line in several]
-            self._idle.clear()
+            lines = self._idle.pop(place, [])
         for line in lines:
             line.to.close()
 
@@ -114,7 +117,8 @@ class Web:
             except (OSError, http.client.HTTPException):
                 line.to.close()
                 if old is None:
-                    raise  # an old one may have been closed by the other side: then a newer one
+                    raise
+                self._hang_up(parts[:2])  # what ended an old one has ended the others: a new one
 
     def _put_back(self, parts: Url, line: _Line, *, whole: bool) -> None:
         if not whole:  # what is left of it would be taken for the next answer

@@ -173,6 +173,38 @@ def test_a_place_that_is_gone_is_not_led_to_for_ever() -> None:
             assert hub.asked == ["/f", "/elsewhere"]
 
 
+def test_idle_connections_that_the_line_lost_cost_one_wait_together() -> None:
+    together, over = threading.Barrier(4), threading.Event()
+    lost: list[Any] = []
+    unheard = []
+
+    def answer(ask: _Saying) -> None:
+        if ask.connection in lost:
+            unheard.append(ask.path)
+            over.wait(60)
+            ask.close_connection = True
+            return
+        if ask.path == "/together":
+            together.wait(60)
+            lost.append(ask.connection)
+        ask.say(206, b"1234")
+
+    def fill(path: str) -> None:
+        web.fill(hub.url + path, {}, 0, memoryview(bytearray(4)))
+
+    with Saying(answer) as hub, contextlib.closing(Web()) as web:
+        several = [threading.Thread(target=fill, args=("/together",)) for _ in range(4)]
+        for one in several:
+            one.start()
+        for one in several:
+            one.join()
+        for line in web._idle["http", hub.url[7:]]:
+            line.to.sock.settimeout(0.2)
+        fill("/alone")
+        over.set()
+        assert unheard == ["/alone"]
+
+
 def test_a_redirect_with_what_no_url_may_have_is_followed() -> None:
     def answer(ask: _Saying) -> None:
         ask.say(206, b"1234") if ask.path != "/f" else ask.say(302, to="/a b/\xe9?c=%20")
