@@ -257,13 +257,24 @@ def _quoted(path: str) -> str:
     return urllib.parse.quote(path, safe="/")
 
 
+class _KeepToken(urllib.request.HTTPRedirectHandler):
+    """A hub's token is for the hub, not for who it sends us to."""
+
+    def redirect_request(self, req: Any, *args: Any) -> Any:
+        new = super().redirect_request(req, *args)
+        if new is not None and urllib.parse.urlsplit(new.full_url)[:2] != (req.type, req.host):
+            new.remove_header("Authorization")
+        return new
+
+
 def _hub_json(url: str, headers: Dict[str, str], where: str) -> Any:
     """An answer of the hub's API; lists of several pages are put together."""
     found: List[Any] = []
     while True:
         try:
             asked = urllib.request.Request(url, headers=headers)  # noqa: S310
-            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            opener = urllib.request.build_opener(_KeepToken)
+            with opener.open(asked, timeout=TIMEOUT_S) as answer:
                 value, link = json.load(answer), answer.headers.get("Link", "")
         except urllib.error.HTTPError as error:
             error.close()

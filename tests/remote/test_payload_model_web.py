@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from remote.payloads import model_copy
-from remote.payloads.model_sources import LISTING, Ended, Model, Refused, listed_model
+from remote.payloads.model_sources import LISTING, Ended, Model, Refused, listed_model, open_model
 from remote.payloads.model_web import NoRange, Web
 from tests.support.hub_double import COMMIT, NAME, HubDouble
 
@@ -153,6 +153,29 @@ def test_a_redirect_within_the_hub_is_remembered_with_the_token() -> None:
                 f"{hub.url}/old", {"Authorization": "Bearer t"}, start, memoryview(bytearray(4))
             )
         assert hub.asked == ["/old", "/new", "/new"]
+
+
+def test_the_token_goes_to_no_other_place_that_the_hub_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signed_in: list[tuple[str, bool]] = []
+
+    def elsewhere(ask: _Saying) -> None:
+        signed_in.append((ask.path, "Authorization" in ask.headers))
+        ask.say(404)
+
+    def answer(ask: _Saying) -> None:
+        signed_in.append((ask.path, "Authorization" in ask.headers))
+        ask.say(302, to="/moved" if ask.path != "/moved" else f"{other.url}/away")
+
+    with Saying(elsewhere) as other, Saying(answer) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        with pytest.raises(Refused, match="404"):
+            open_model("hub:a/b")
+    assert signed_in == [
+        ("/api/models/a/b/revision/main", True), ("/moved", True), ("/away", False)
+    ]  # fmt: skip
 
 
 def test_a_place_that_is_gone_is_not_led_to_for_ever() -> None:
