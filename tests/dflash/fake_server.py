@@ -1,9 +1,10 @@
 """A small HTTP server with the shapes of SGLang and of OpenAI, and faults on request.
 
 Run as a process: `fake_server.py PORT_FILE [--api openai] [--delay S] [--served NAME]`. Faults are
-set over `POST /_faults` as a list of {"kind", "times"}; each chat request uses up the first
-that has times left. Another delay may be set there as well. `GET /_seen` tells which requests came
-in. Answers depend on the prompt only, so that two servers agree and a test knows what to expect.
+set over `POST /_faults` as a list of {"kind", "times"}; each chat request uses up the first that
+has times left; who must `wait` does so until faults are set again. Another delay may be set there
+as well. `GET /_seen` tells which requests came in. Answers depend on the prompt only, so that two
+servers agree and a test knows what to expect.
 
 With --places N, N requests are worked on at a time and the others wait, as /v1/loads tells; with
 --queue M as well, more than M that wait are turned away. --say chooses what is answered. With
@@ -61,13 +62,14 @@ class State:
         self.faults = []
         self.seen = []
         self.health = 200
+        self.go_on = threading.Event()
 
     def next_fault(self):
         with self.lock:
             for fault in self.faults:
                 if fault["times"] > 0:
                     fault["times"] -= 1
-                    return fault
+                    return {**fault, "go_on": self.go_on}
         return None
 
 
@@ -106,6 +108,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/_faults":
             with state.lock:
                 state.faults = body["faults"]
+                state.go_on.set()
+                state.go_on = threading.Event()
                 state.health = body.get("health", 200)
                 state.options.delay = body.get("delay", state.options.delay)
             self.reply(200, {})
@@ -133,6 +137,8 @@ class Handler(BaseHTTPRequestHandler):
                 state.running -= 1
         fault = state.next_fault() or {"kind": "none"}
         kind = fault["kind"]
+        if kind == "wait":
+            fault["go_on"].wait()
         if kind == "hang":
             time.sleep(3600)
         elif kind == "503":

@@ -13,19 +13,23 @@ from dflash.client import Settings, seed_for
 from dflash.completions import CompletionStore, shard_paths
 from dflash.errors import DflashError, InputInvalid
 from dflash.prompts import load_prompts
-from tests.support.completing import command, count_rows, generate, lines_of, rows_of
+from tests.support.completing import command, count_rows, generate, going_on_when, lines_of, rows_of
 from tests.support.deadline import wait_for
+
+FOR_EVER = 10**6
 
 
 def test_two_servers_share_the_work(tmp_path, servers, prompts, monkeypatch):
-    first, second = servers("--delay", "0.02"), servers("--delay", "0.02")
+    first, second = servers(), servers()
+    for server in (first, second):
+        server.faults(("none", 6), ("wait", FOR_EVER))
     out, lines = tmp_path / "out", tmp_path / "progress.jsonl"
     monkeypatch.setenv("RUNBOOK_PROGRESS", str(lines))
-    generate(prompts(40), out, first, second)
+    with going_on_when(lambda: min(len(s.seen()) for s in (first, second)) >= 8, first, second):
+        generate(prompts(40), out, first, second)
     rows = rows_of(out)
     assert sorted(row["id"] for row in rows) == [f"p{n:03d}" for n in range(40)]
     assert len(first.seen()) + len(second.seen()) == 40
-    assert min(len(first.seen()), len(second.seen())) >= 8
     row = rows[0]
     assert row["completion"].endswith("<|im_end|>")
     assert not row["content"].endswith("<|im_end|>")
@@ -189,17 +193,15 @@ def test_openai_api_says_that_ids_are_missing(tmp_path, servers, prompts):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_stopped_at_any_point_goes_on(tmp_path, servers, prompts, start, number):
-    server = servers("--delay", "0.3")
-    path, out = prompts(60), tmp_path / "out"
-    kept = 0
-    for _ in range(3):
+    server, path, out = servers(), prompts(60), tmp_path / "out"
+    for rows in (5, 16, 21):
+        server.faults(("none", rows - count_rows(out)), ("wait", FOR_EVER))
         job = start(command(path, out, server), stderr=subprocess.PIPE)
-        wait_for(lambda wanted=kept + 5: count_rows(out) >= wanted, what="rows on disk")
+        wait_for(lambda rows=rows: count_rows(out) == rows, what="rows on disk")
         job.send_signal(number)
         _, text = job.communicate(timeout=60)
         assert job.returncode == (-9 if number == signal.SIGKILL else 75), text
-        assert count_rows(out) >= kept + 5
-        kept = count_rows(out)
+        assert count_rows(out) == rows
     server.hurry()
     generate(path, out, server)
     rows = rows_of(out)

@@ -106,7 +106,7 @@ def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
     first, second = servers("--delay", "0.2"), servers("--delay", "0.4")
     listed, out = tmp_path / "servers.json", tmp_path / "out"
     write_list(listed, (first.url, "serving"))
-    words = command(prompts(180), out, extra=["--servers", str(listed)])
+    words = command(prompts(400), out, extra=["--servers", str(listed)])
     job = start(words, env=environment(tmp_path))
     lines = tmp_path / "progress.jsonl"
     wait_for(lambda: count_rows(out) >= 10, what="rows of the first server")
@@ -127,7 +127,7 @@ def test_a_list_of_servers_is_followed(tmp_path, servers, prompts, start):
     wait_for(lambda: len(first.seen()) > asked, what="work for the first server again")
     hurry(first, second)
     assert job.wait(timeout=60) == 0
-    assert len({row["id"] for row in rows_of(out)}) == 180
+    assert len({row["id"] for row in rows_of(out)}) == 400
 
 
 def test_a_server_that_is_marked_on_its_host_gets_nothing_new(tmp_path, servers, prompts, start):
@@ -171,8 +171,9 @@ def test_a_request_that_is_overdue_is_asked_elsewhere(tmp_path, servers, prompts
     )
     rows = {row["id"]: row for row in rows_of(tmp_path / "out")}
     assert len(rows) == 60
-    (again,) = [row for row in rows.values() if row["attempt"] > 1]
-    assert again["server"] == other.url
+    again = [row["server"] for row in rows.values() if row["attempt"] > 1]
+    assert other.url in again
+    assert len(again) <= 4, "what was under way, should this machine have stood still"
 
 
 def hurry(*servers):

@@ -84,13 +84,14 @@ def test_turns_behind_a_tools_answer_are_left_out(tmp_path, servers, monkeypatch
 
 
 def test_a_conversation_that_was_killed_between_its_turns_goes_on_there(tmp_path, servers, start):
-    server, out = servers("--delay", "0.2"), tmp_path / "out"
+    server, out = servers(), tmp_path / "out"
     talks = [{"id": f"c{n}", "messages": named(TALK, n)} for n in range(12)]
     path = write(tmp_path / "p", *talks)
     words = ["--turns", "regenerate"]
     for wanted in (8, 20):
+        server.faults(("none", wanted - count_rows(out)), ("wait", 10**6))
         job = start(command(path, out, server, extra=words))
-        wait_for(lambda wanted=wanted: count_rows(out) >= wanted, what="rows on disk")
+        wait_for(lambda wanted=wanted: count_rows(out) == wanted, what="rows on disk")
         job.send_signal(signal.SIGKILL)
         assert job.wait(timeout=60) == -signal.SIGKILL
     server.hurry()

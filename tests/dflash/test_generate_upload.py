@@ -13,7 +13,7 @@ from dflash.files import sha256_file
 from dflash.outbox import Outbox
 from dflash.progress import Progress
 from dflash.s3 import StoreOptions
-from tests.support.completing import generate, rows_of
+from tests.support.completing import generate, going_on_when, rows_of
 from tests.support.deadline import wait_for
 from tests.support.s3 import s3, s3_keys, s3_server
 
@@ -51,20 +51,11 @@ def objects(s3):
 
 
 def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
-    server, out = servers("--delay", "0.5"), tmp_path / "out"
-    path = prompts(60)
-    seen = []
-
-    def look():
-        wait_for(lambda: "shard-00000.jsonl" in names(s3), what="the first shard in the store")
-        seen.append(len(server.seen()))
-        server.hurry()
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    generate(path, out, server, extra=["--upload", f"s3://{s3.bucket}/runs/a"])
-    watcher.join()
-    assert seen[0] < 60
+    server, out = servers(), tmp_path / "out"
+    server.faults(("none", 9), ("wait", 10**6))
+    with going_on_when(lambda: "shard-00000.jsonl" in names(s3), server):
+        generate(prompts(60), out, server, extra=["--upload", f"s3://{s3.bucket}/runs/a"])
+    assert "shard-00008.jsonl" in names(s3)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +66,8 @@ def test_shards_arrive_while_the_run_goes_on(tmp_path, servers, prompts, s3):
 def test_a_store_that_refuses_costs_no_row(tmp_path, servers, prompts, s3, monkeypatch, url, said):
     if said == "refuses us":
         monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_store())
-    server, out = servers("--delay", "0.5"), tmp_path / "out"
+    server, out = servers(), tmp_path / "out"
+    server.faults(("none", 9), ("wait", 10**6))
     start = Outbox.start
 
     def start_heard(outbox):

@@ -79,13 +79,15 @@ UPLOAD = ["--upload", "s3://bucket/runs/a", "--short-lived-only"]
 def test_a_run_goes_on_without_keys_and_sends_all_with_new_ones(
     tmp_path, servers, prompts, ending, job, monkeypatch
 ):
-    server, out, progress = servers("--delay", "0.05"), tmp_path / "out", tmp_path / "progress"
+    server, out, progress = servers(), tmp_path / "out", tmp_path / "progress"
+    server.faults(("none", 9), ("wait", 10**6))
     progress.touch()
     monkeypatch.setenv("RUNBOOK_PROGRESS", str(progress))
 
     def operator():
         wait_for(lambda: stored(ending), limit_s=60, what="the first shard")
         ending.end()
+        server.hurry()
         wait_for(lambda: "for s3://bucket/runs/a have run out" in progress.read_text(), what="told")
         wait_for(lambda: (out / "shard-00005.jsonl").exists(), what="more shards without keys")
         job.hand()

@@ -7,9 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,19 +22,17 @@ from dflash.ranged import JOURNAL, PARTIAL, PartialFile
 from dflash.s3 import StoreOptions
 from dflash.s3_store import S3Store
 from dflash.signed import Signed
-from tests.support.deadline import wait_for
-from tests.support.link import Link
-from tests.support.s3 import s3, s3_keys, s3_server
+from tests.support.s3 import killed_in_the_middle, s3, s3_keys, s3_server
 
 if TYPE_CHECKING:
-    from tests.support.link import Way
+    from pathlib import Path
 
 __all__ = ["s3", "s3_keys", "s3_server"]
 
-ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 PARTS = StoreOptions(part=5 * MIB, connections=4)
 SIZE = 36 * MIB + 17
+MIDDLE = int(3.5 * PARTS.part)
 WORDS = ["--part-mib", "5", "--connections", "1"]
 QUIET = Progress()
 
@@ -65,23 +60,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return starts
 
 
-def killed_in_the_middle(way: Way, reached: Any, *words: str) -> None:
-    """Its line falls silent after three parts and a half, so that it waits there to be killed."""
-    link = Link(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
-    link.break_after(way, int(3.5 * PARTS.part), how="freeze")
-    running = subprocess.Popen(
-        [sys.executable, "-m", "dflash", *words, *WORDS], cwd=ROOT, stderr=subprocess.DEVNULL,
-        env={**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{link.port}"},
-    )  # fmt: skip
-    try:
-        wait_for(lambda: reached() or running.poll() is not None, what="some of it to go")
-        assert running.poll() is None, "it ended before it could be killed"
-    finally:
-        running.kill()
-        running.wait()
-        link.close()
-
-
 def lines(target: Path) -> list[str]:
     journal = target / f".large.bin{JOURNAL}"
     return journal.read_text().splitlines() if journal.exists() else []
@@ -92,7 +70,8 @@ def test_a_killed_download_goes_on_inside_the_file(
 ) -> None:
     url, target = f"s3://{s3.bucket}/x", tmp_path / "target"
     put(source, url, PARTS, progress=QUIET)
-    killed_in_the_middle("down", lambda: len(lines(target)) > 3, "get", url, str(target))
+    words = ["get", url, str(target), *WORDS]
+    killed_in_the_middle(words, "down", MIDDLE, lambda: len(lines(target)) > 3)
     left = [json.loads(line) for line in lines(target)[1:]]
     assert not (target / "large.bin").exists()
     # One of the ranges was torn, as by a power cut; the journal's last line too.
@@ -149,7 +128,8 @@ def test_a_killed_upload_goes_on_with_the_parts_that_are_there(
         found = (s3.list_parts(**about, UploadId=one["UploadId"]) for one in uploads)
         return {part["PartNumber"]: part for one in found for part in one.get("Parts", ())}
 
-    killed_in_the_middle("up", lambda: len(parts()) == 3, "put", str(source), url)
+    words = ["put", str(source), url, *WORDS]
+    killed_in_the_middle(words, "up", MIDDLE, lambda: len(parts()) == 3)
     sent: list[int] = []
     finish = S3Store._finish_upload
 

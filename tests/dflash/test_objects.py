@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ from dflash.put import put
 from dflash.s3 import StoreOptions
 from dflash.s3_store import Listed, S3Store
 from tests.benchmarks import s3_sink
-from tests.support.s3 import s3, s3_keys, s3_server
+from tests.support.s3 import killed_in_the_middle, s3, s3_keys, s3_server
 
 __all__ = ["s3", "s3_keys", "s3_server"]
 
@@ -212,20 +210,6 @@ def test_a_listing_that_is_none_is_asked_for_again(
     assert list(store.listed()) == ["a"]
 
 
-def killed_midway(words: list[str], reached: Any) -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-m", "dflash", *words], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + DEADLINE_S
-    try:
-        while not reached():
-            assert time.monotonic() < deadline
-            assert running.poll() is None, "it ended before it could be killed"
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-
-
 def many(top: Path) -> Path:
     top.mkdir()
     for number in range(40):
@@ -239,7 +223,8 @@ def test_killed_while_it_uploads(s3: Any, tmp_path: Path) -> None:
     def some() -> bool:
         return s3.list_objects_v2(Bucket=s3.bucket)["KeyCount"] > 3
 
-    killed_midway(["put", str(source), url, "--connections", "2"], some)
+    words = ["put", str(source), url, "--connections", "2"]
+    killed_in_the_middle(words, "up", 15 * MIB, some)
     with pytest.raises(InputInvalid, match="did not end"):
         get(url, tmp_path / "target", SMALL_PARTS, progress=QUIET)
     assert 0 < put(source, url, SMALL_PARTS, progress=QUIET)["moved_files"] < 40
@@ -251,10 +236,8 @@ def test_killed_while_it_downloads(s3: Any, tmp_path: Path) -> None:
     source, url = many(tmp_path / "source"), f"s3://{s3.bucket}/k"
     target = tmp_path / "target"
     put(source, url, SMALL_PARTS, progress=QUIET)
-    killed_midway(
-        ["get", url, str(target), "--connections", "2"],
-        lambda: target.is_dir() and len(contents(target)) > 3,
-    )
+    words = ["get", url, str(target), "--connections", "2"]
+    killed_in_the_middle(words, "down", 15 * MIB, lambda: len(contents(target)) > 3)
     assert not (target / MANIFEST).exists()
     before = contents(target)
     assert before.items() <= contents(source).items(), "whole files or none"
@@ -276,10 +259,12 @@ def test_parts_of_a_killed_upload_are_removed(s3: Any, tmp_path: Path) -> None:
 def test_giving_up_ends_the_threads_of_large_files(s3: Any, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "source")
     store = open_store(f"s3://{s3.bucket}/x", SMALL_PARTS)
+    before = set(threading.enumerate())
     store.send(source / "large.bin", "large.bin", 11 * MIB, "0" * 64, None)
-    before = threading.active_count()
+    new = [one for one in set(threading.enumerate()) - before if one.name.startswith("parts")]
+    assert new
     store.cancel()
-    assert threading.active_count() < before
+    assert not [one for one in new if one.is_alive()]
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

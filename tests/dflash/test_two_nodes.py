@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from dflash.run_record import METRICS
 from dflash.train import train
 from dflash.train_config import TrainConfig
+from tests.support.ports import free_port
 from tests.support.tiny_runs import losses, make_inputs, options
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ class Nodes:
     """Two torchrun agents that meet on loopback, each with one rank."""
 
     def __init__(self, config: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         self.logs = [config.with_suffix(f".{node}.err") for node in range(2)]
         self.agents = []

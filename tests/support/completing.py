@@ -8,11 +8,13 @@ import json
 import pathlib
 import subprocess
 import sys
+import threading
 import urllib.request
 
 from dflash.__main__ import main
 from dflash.completions import read_records, shard_paths
 from tests.support.deadline import wait_for
+from tests.support.ports import free_port
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAKE_SERVER = ROOT / "tests" / "dflash" / "fake_server.py"
@@ -22,7 +24,7 @@ class Server:
     def __init__(self, folder, *options):
         self.folder = folder
         self.options = options
-        self.port = 0
+        self.port = free_port()  # also while it is down, nobody else gets it
         self.process = None
         self.start()
 
@@ -32,7 +34,6 @@ class Server:
         command = [sys.executable, str(FAKE_SERVER), str(port_file)]
         self.process = subprocess.Popen([*command, "--port", str(self.port), *self.options])
         wait_for(port_file.exists, what="the server's port")
-        self.port = int(port_file.read_text())
 
     @property
     def url(self):
@@ -78,6 +79,23 @@ def generate(*args, check=0, **kwargs):
         code = main(command(*args, **kwargs)[3:])
     assert code == check, text.getvalue()
     return text.getvalue()
+
+
+@contextlib.contextmanager
+def going_on_when(reached, *servers):
+    """Beside the block: servers that wait with their answers give them once that is so."""
+
+    def watch():
+        try:
+            wait_for(reached, what="what the servers wait for")
+        finally:
+            for server in servers:
+                server.hurry()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    yield
+    watching.join()
 
 
 def rows_of(out):

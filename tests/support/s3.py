@@ -9,17 +9,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.deadline import wait_for
+from tests.support.link import Link
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.support.link import Way
+
+ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "key-of-the-test", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test",
@@ -57,6 +65,24 @@ def s3_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "no-aws-file"))
     return KEYS
+
+
+def killed_in_the_middle(words: Sequence[str], way: Way, size: int, reached: Any) -> None:
+    """`dflash WORDS`, killed once that is `reached`; its line to the store falls silent after
+    `size` bytes, so that it cannot come to its end before."""
+    link = Link(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    link.break_after(way, size, how="freeze")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dflash", *words], cwd=ROOT, stderr=subprocess.DEVNULL,
+        env={**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{link.port}"},
+    )  # fmt: skip
+    try:
+        wait_for(lambda: reached() or running.poll() is not None, what="some of it to go")
+        assert running.poll() is None, "it ended before it could be killed"
+    finally:
+        running.kill()
+        running.wait()
+        link.close()
 
 
 @pytest.fixture
