@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from runbook.errors import Exit, RunbookError
@@ -16,6 +14,7 @@ from runbook.sharing import contents as parts
 from runbook.sharing.file_store import alone
 from runbook.sharing.place import Place, open_place, remember
 from runbook.sharing.push import NOTES_BASE, age, diverged
+from runbook.sharing.scratch import scratch
 from runbook.workspace import Workspace
 from state import open_store
 from state.export import compare, copy_database, fast_forward
@@ -26,6 +25,7 @@ from state.snapshot_file import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from runbook.sharing.contents import Contents, Incoming
     from state import Snapshot
@@ -80,8 +80,8 @@ def pull(
     if found is None:
         raise RunbookError(f"{store.label}: there is no state.", hint="Push one there first.")
     workspace = Workspace(folder.absolute())
-    with tempfile.TemporaryDirectory(prefix="runbook-pull-") as inner:
-        incoming = parts.receive(found.data, store.label, Path(inner))
+    with scratch("pull") as inner:
+        incoming = parts.receive(found.data, store.label, inner)
         who = f"revision {incoming.head.revision} by {incoming.head.author}, {age(found.age_s)}"
         exists = workspace.database.exists()
         ours = _ours(workspace, incoming, store.label, who) if exists else None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
 from runbook.sharing.contents import collect, load, notes_of, receive
 from runbook.sharing.place import Found, Moved, Place, SnapshotStore, open_place, remember
+from runbook.sharing.scratch import scratch
 from state.export import compare, has_event
 from state.mirror import write_file
 from state.snapshot_file import SnapshotHead, read_head
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from runbook.sharing.contents import Outgoing
     from runbook.workspace import Workspace
 
@@ -52,8 +53,8 @@ def push(
         RunbookError: the store has what we do not know of (exit 6), or cannot be used.
     """
     store = open_place(place)
-    with tempfile.TemporaryDirectory(prefix="runbook-push-") as folder:
-        ours = collect(workspace, author=author, folder=Path(folder))
+    with scratch("push") as folder:
+        ours = collect(workspace, author=author, folder=folder)
         head, data = ours.head, ours.data
         found = store.read()
         there = read_head(found.data, store.label) if found else None
@@ -63,7 +64,7 @@ def push(
                 if not dry_run:
                     _settled(workspace, place, ours)
                 return _pushed(store, head, data, there, written=False)
-            kept = _judge(workspace, store, found, there, over, Path(folder), dry_run=dry_run)
+            kept = _judge(workspace, store, found, there, over, folder, dry_run=dry_run)
         elif over is not None:
             raise RunbookError(f"{store.label}: nothing is there to replace.", hint="Omit --over.")
         if not dry_run:
@@ -71,7 +72,7 @@ def push(
             try:
                 store.write(data, over=found.tag if found else None)
             except Moved:
-                _after_refusal(workspace, store, head, data, Path(folder))
+                _after_refusal(workspace, store, head, data, folder)
             _settled(workspace, place, ours)
     return _pushed(store, head, data, there, written=not dry_run, kept=kept)
 

@@ -36,7 +36,7 @@ def test_the_window_follows_what_a_server_bears(tmp_path, servers, prompts):
         progress=Progress(),
     )
     assert count_rows(out) == 240
-    # Here, where its line can be seen at once: 36 to 54. A busy machine shows it a step or two late.
+    # 36 to 54 where its line is seen at once; a busy machine shows it a step or two late.
     assert 24 <= server.most() <= 150, server.most()
 
 

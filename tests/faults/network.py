@@ -202,7 +202,11 @@ def jump_host(field: Field) -> None:
 
 @fault("a server that allows one session and few newcomers; 30 launches at once", 15)
 def small_server(field: Field) -> None:
-    with running_sshd(field.folder / "small", options="MaxSessions 1\nMaxStartups 2:50:4") as small:
+    with (
+        running_sshd(field.folder / "small", options="MaxSessions 1\nMaxStartups 2:50:4") as small,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("remote.ssh.CLOSING_S", 30.0)  # a busy server is slow to close a session
         field.near = small
         link = field.link()
         host = field.host(field.transport(link))
@@ -405,8 +409,8 @@ def supervisor_killed(field: Field) -> None:
             words = (f"/proc/{pid}/cmdline", f"/proc/{pid}/stat")
             if b"supervise" in _read(words[0]) and spec.attempt.encode() in _read(words[0]):
                 os.kill(pid, signal.SIGKILL)
-        found = field.status(host, spec)
-        assert (found.state, found.cls) == ("lost", "lost_supervisor_died"), found
+        wait_for(lambda spec=spec: field.status(host, spec).state == "lost", what="its death")
+        assert field.status(host, spec).cls == "lost_supervisor_died"
         report = host.stop(spec.attempt, grace_s=1)
         assert report.state == "stopped", report
         assert field.launch(host, spec).state == "lost", "it is never started again"

@@ -13,6 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,12 +88,16 @@ def test_killed_pulls(tmp_path: Path) -> None:
     ann.close()
     codes = []
     with verb_server() as server:
+        words = ("pull", place.url, "--dir", str(tmp_path / "first"), "--trust", digest_of(new))
+        began = time.monotonic()
+        assert killed_after(server, 60, tmp_path / "out", *words) == 0
+        whole_s = time.monotonic() - began  # of this machine as busy as it is now
         for number in range(KILLS):
             fresh, behind = tmp_path / f"fresh{number}", tmp_path / f"behind{number}"
             take(Place(url=str(tmp_path / "old.runbook")), behind)
             for folder in (fresh, behind):
                 words = ("pull", place.url, "--dir", str(folder), "--trust", digest_of(new))
-                moment = 0.3 * chance.random()
+                moment = whole_s * chance.random()
                 codes.append(killed_after(server, moment, tmp_path / "out", *words))
                 whole(folder, {new.revision, old.revision} if folder is behind else {new.revision})
                 assert killed_after(server, 60, tmp_path / "out", *words) == 0
@@ -102,6 +108,8 @@ def test_killed_pulls(tmp_path: Path) -> None:
             shutil.rmtree(fresh)
             shutil.rmtree(behind)
     assert -signal.SIGKILL in codes
+    # What the killed ones left went with the next one.
+    assert not list(Path(tempfile.gettempdir()).glob("runbook-pull-*"))
 
 
 def whole(folder: Path, revisions: set[int]) -> None:

@@ -86,7 +86,7 @@ def _kill_once(
         os.kill(victim or job.pid, signal.SIGKILL)
     killed = time.monotonic()
     code = job.wait(timeout=ENDS_WITHIN_S)
-    if code == 0 and late:  # it was done between the moment and the kill
+    if code == 0 and (late or STEPS in _steps(out)):  # it was done before the kill
         return
     assert code in ((-signal.SIGKILL,) if role == "launcher" or victim is None else (EXIT_FAILED,))
     while any(Path(f"/proc/{pid}").exists() for pid in ranks.values()):
@@ -113,14 +113,12 @@ def _steps(out: Path) -> list[int]:
 def _ranks(parent: int) -> dict[str, int]:
     """Processes of the job by rank, from /proc."""
     found = {}
-    try:
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        for pid in children:
-            for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if word.startswith(b"RANK="):
-                    found[word.removeprefix(b"RANK=").decode()] = int(pid)
-    except OSError:  # gone meanwhile
-        return {}
+    with suppress(OSError):  # gone meanwhile
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            with suppress(OSError):
+                for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if word.startswith(b"RANK="):
+                        found[word.removeprefix(b"RANK=").decode()] = int(pid)
     return found
 
 
