@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str | None) -> None:
     """Run the recorded checks of done tasks again; what no longer holds turns stale (exit 4).
 
+    A check that could not be carried out changes nothing (exit 5).
+
     A task that failed by a check alone, named here, is judged again by its checks as they are
     defined now, and is done when they hold: its work is not done again.
 
@@ -32,7 +34,10 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
     with call.open() as service:
         use_token(service, token, "verify", tasks[0] if tasks else "")
         found = service.verify(tasks)
-        bad = [name for name, rows in found.items() if any(r["verdict"] == "fail" for r in rows)]
+        bad, unknown = (
+            [name for name, rows in found.items() if any(r["verdict"] == what for r in rows)]
+            for what in ("fail", "unknown")
+        )
         again = service.redo(tasks) if redo else ()
         now = {task.id: task for task in service.snapshot().tasks}
         revision = service.store.revision()
@@ -43,7 +48,8 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
     else:
         rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
         report.table(rows)
-        report.line(f"Checks of {len(found)} tasks: {len(rows)}; not held: {len(bad)}.")
+        more = f"; unknown: {len(unknown)}" if unknown else ""
+        report.line(f"Checks of {len(found)} tasks: {len(rows)}; not held: {len(bad)}{more}.")
         for name in tasks:
             if name in now:  # not a family
                 said = now[name].reason
@@ -52,7 +58,9 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
         if again:
             report.line(f"ready again: {', '.join(again)}")
     failed = [name for name in tasks if name in now and now[name].state == "failed"]
-    sys.exit(Exit.CHECK_FAILED if failed or (bad and not redo) else Exit.OK)
+    if failed or (bad and not redo):
+        sys.exit(Exit.CHECK_FAILED)
+    sys.exit(Exit.UNKNOWN if unknown else Exit.OK)
 
 
 @click.command("reconcile")

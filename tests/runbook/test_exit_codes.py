@@ -59,6 +59,24 @@ def test_codes(folder: Path, tmp_path: Path) -> None:
     assert cli(folder, "retry", "bad", RUNBOOK_ACTOR="other").returncode == Exit.CONFLICT
 
 
+def test_what_could_not_be_looked_at_is_no_yes(tmp_path: Path) -> None:
+    tasks = """\
+  slow:
+    title: Slow
+    phase: one
+    step: shell
+    with: {sh: "mkdir -p ${host.work}"}
+    done_when:
+      - command: {argv: [sh, -c, "test ! -e $0/hangs || sleep 60", "${host.work}"], timeout_s: 1}
+"""
+    with make(tmp_path, tasks) as service:
+        assert service.run().outcome == "done"
+    (tmp_path / "work" / "hangs").touch()
+    said = cli(tmp_path, "verify")
+    assert said.returncode == Exit.UNKNOWN, said.stdout
+    assert "not held: 0; unknown: 1." in said.stdout
+
+
 def test_every_outcome_of_a_run_has_its_code() -> None:
     assert {
         "done": Exit.OK,
