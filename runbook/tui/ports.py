@@ -54,8 +54,8 @@ class ServicePort(ReaderPort, Protocol):
     def restart(self, task: str) -> Any:
         """Have a server drained, stopped and started again by whoever advances the graph."""
 
-    def retry(self, task: str, *, reason: str = "") -> Any:
-        """Make a failed task ready for a new attempt; a done one with a reason."""
+    def retry(self, task: str, *, reason: str = "", below: bool = False) -> Any:
+        """Make a failed task ready for a new attempt; a done one with a reason; all below it."""
 
     def supersede(self, task: str, *, reason: str) -> Any:
         """Give a lost attempt up, for a reason, so that a new one may begin."""

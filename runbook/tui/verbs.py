@@ -35,6 +35,9 @@ class Verbs(MachineVerbs):
         match step.verb:
             case "run":
                 self.run()
+            case "retry" if task is not None and step.command.endswith(" --below"):
+                if not self.refused("retry", task):
+                    self._send(step.command, lambda service: service.retry(task.id, below=True))
             case "retry" | "supersede":
                 self.retry(task)
             case "approve":

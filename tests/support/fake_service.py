@@ -302,8 +302,9 @@ class FakeService:
     def restart(self, task: str) -> None:
         self._act("restart", task).move(task, "draining", "restarted by me")
 
-    def retry(self, task: str, *, reason: str = "") -> None:
-        self._act("retry", task, *([reason] if reason else ())).move(task, "ready", reason)
+    def retry(self, task: str, *, reason: str = "", below: bool = False) -> None:
+        more = [*([reason] if reason else ()), *(["below"] if below else ())]
+        self._act("retry", task, *more).move(task, "ready", reason)
 
     def supersede(self, task: str, *, reason: str) -> None:
         self._act("supersede", task, reason).move(task, "ready", reason)

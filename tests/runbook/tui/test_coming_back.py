@@ -12,6 +12,7 @@ from runbook.tui.app import RunbookApp
 from runbook.tui.dialogs import AskScreen
 from runbook.tui.memory import Keeper, Memory
 from runbook.tui.screens.pages import DeedsScreen
+from runbook.views import NextAction
 from tests.support.fake_service import NOW, World, broken
 from tests.support.tui_driver import driven, in_front
 from tests.support.waiting import wait_until
@@ -118,6 +119,16 @@ async def test_done_work_is_made_again_where_somebody_says_why(
         await pilot.press(*"why", "enter")
         await wait_until(lambda: world.state("audit") == "ready", "the new attempt")
         assert ("retry", "audit", "why") in world.calls
+
+
+async def test_what_is_next_is_done_as_it_is_said(make_app: MakeApp, world: World) -> None:
+    command = "runbook retry smoke --below"
+    world.next = NextAction(verb="retry", task="smoke", command=command, reason="it is stale")
+    app = make_app()
+    async with driven(app) as pilot:
+        await pilot.press("full_stop")
+        await wait_until(lambda: ("retry", "smoke", "below") in world.calls, "the retry")
+        assert app.deeds.all[-1].command == command
 
 
 async def test_a_skip_is_taken_back_and_only_once(make_app: MakeApp, world: World) -> None:
