@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from remote.transport import Transport
 
 ROUND_TRIP_S = 60.0
+LONGEST_NUMBER = 300
+"""Digits; a float has room for a few more."""
 BARE = ("-I", "-S")  # the scripts need no packages, and a host's site may be slow or broken
 PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 /usr/bin/python3"
 
@@ -164,7 +166,12 @@ def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     if stop < 0:
         return None
     try:
-        value: dict[str, Any] = json.loads(out[start + len(begin) : stop])
+        value: dict[str, Any] = json.loads(out[start + len(begin) : stop], parse_int=_whole)
     except ValueError:
         return None
     return value
+
+
+def _whole(digits: str) -> float:
+    """A number that a job made up may be larger than any float, and not to be shown as one."""
+    return int(digits) if len(digits) < LONGEST_NUMBER else float(digits)

@@ -97,7 +97,7 @@ def read_json(path: str) -> tuple[JSON | None, str]:
         return None, "empty"
     try:
         value = json.loads(raw.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return None, f"not JSON: {error}"
     if not isinstance(value, dict):
         return None, "not a JSON object"

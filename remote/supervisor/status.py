@@ -32,7 +32,7 @@ def last_progress(job: str) -> tuple[JSON | None, int]:
     except OSError:
         return None, 0
     for line in reversed(tail.split(b"\n")[:-1]):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(line.decode("utf-8"))
             if isinstance(value, dict):
                 return value, size

@@ -136,3 +136,24 @@ def test_progress_without_end_is_bounded_as_logs_are(bench):
     assert ended.progress == {"done": 2}
     assert ended.progress_size > 4 << 20
     assert (bench.job("a1") / "progress.jsonl").stat().st_blocks * 512 < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("printf '%60000s' | tr ' ' '['", None),
+        ("""printf '{"done": 1%0400d}'""", {"done": float("inf")}),
+        ("""printf '{"done": 12345678901234567890}'""", {"done": 12345678901234567890}),
+    ],
+    ids=["deep", "larger-than-any-float", "large"],
+)
+def test_what_a_job_tells_keeps_nobody_from_looking(
+    tmp_path: Path, line: str, said: dict[str, object] | None
+) -> None:
+    host = Host(LocalTransport(), root=str(tmp_path / "root"), workspace_id="w")
+    told = f"{line} | tee $RUNBOOK_OUT > $RUNBOOK_PROGRESS; echo >> $RUNBOOK_PROGRESS"
+    host.launch(job("a1", told))
+    wait_for(lambda: host.poll(["a1"])["a1"].state == "exited", what="its end")
+    status = host.poll(["a1"])["a1"]
+    assert (status.cls, status.progress) == ("ok", said)
+    assert host.read_out("a1") == said
