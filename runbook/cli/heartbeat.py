@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from math import isfinite
 from typing import TYPE_CHECKING, Self
 
 from runbook import report
@@ -90,7 +91,7 @@ class Heartbeat:
         if now <= since or done <= from_ or total <= done:
             return said
         left = (total - done) * (now - since) / (done - from_)
-        return f"{said}  about {report.seconds(left)} left"
+        return f"{said}  about {report.seconds(left)} left" if isfinite(left) else said
 
 
 def _for_how_long(attempt: Attempt) -> str:

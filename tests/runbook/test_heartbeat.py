@@ -79,6 +79,8 @@ def test_the_time_that_is_left_is_taken_from_the_pace_since_it_looks() -> None:
     assert beats._pace(attempt, {"t": 120.0, "done": 60, "total": 100}) == (
         ": 60/100  about 80 s left"
     )
+    assert beats._pace(attempt, {"t": 130.0, "done": 70, "total": float("inf")}) == ": 70/inf"
+    assert beats._pace(attempt, {"t": 130.0, "done": float("nan"), "total": 100}) == ": nan/100"
 
 
 def _done(folder: Path) -> object:
