@@ -147,11 +147,18 @@ def _from_folder(folder: Path) -> Callable[[Source, int, memoryview], None]:
 def _from_web(
     web: Web, headers: Dict[str, str], hint: str, signed: Optional[_Signed] = None
 ) -> Callable[[Source, int, memoryview], None]:
+    tags: Dict[str, str] = {}
+
     def read(file: Source, start: int, view: memoryview) -> None:
         for attempt in range(TRIES):
             url = signed.now(file).url if signed else file.url
             try:
-                web.fill(url, headers, start, view)
+                tag = web.fill(url, headers, start, view)
+                if signed and tags.setdefault(file.path, tag) != tag:
+                    raise Refused(
+                        "%s was written anew while it was copied" % file.path,
+                        "run the task again: it lists what is there now",
+                    )
                 return
             except NoRange as other:
                 raise Refused(

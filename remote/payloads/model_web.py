@@ -57,8 +57,8 @@ class Web:
         for line in lines:
             line.to.close()
 
-    def fill(self, url: str, head: Mapping[str, str], start: int, view: memoryview) -> None:
-        """Bytes from `start` on, as many as the view holds.
+    def fill(self, url: str, head: Mapping[str, str], start: int, view: memoryview) -> str:
+        """Bytes from `start` on, as many as the view holds; the ETag of what they are of.
 
         Raises:
             urllib.error.HTTPError: the status of the answer is an error.
@@ -69,19 +69,21 @@ class Web:
         led = self._led.get(url)
         if led is not None:
             try:
-                self._read(led, url, asked, view)
-                return
+                return self._read(led, url, asked, view)[1]
             except urllib.error.HTTPError:  # signed for a while, as stores' addresses are
                 self._led.pop(url, None)
             except (OSError, EOFError, http.client.HTTPException):
                 self._led.pop(url, None)  # the next try may be led to another place
                 raise
-        found = self._read(url, url, asked, view)
+        found, tag = self._read(url, url, asked, view)
         if found != url:
             self._led[url] = found
+        return tag
 
-    def _read(self, at: str, home: str, asked: Mapping[str, str], view: memoryview) -> str:
-        """Follows redirects; the URL that had it. Who signs in does so at home alone."""
+    def _read(
+        self, at: str, home: str, asked: Mapping[str, str], view: memoryview
+    ) -> Tuple[str, str]:
+        """Follows redirects; the URL that had it, and its ETag. Who signs in does so at home."""
         for _ in range(REDIRECTS + 1):
             parts = urllib.parse.urlsplit(at)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -97,7 +99,7 @@ class Web:
                     at = urllib.parse.urljoin(at, to)
                     continue
                 _take(at, answer, view)
-                return at
+                return at, answer.headers.get("ETag", "")
             finally:
                 self._put_back(parts, line, whole=answer.isclosed())
         raise NoRange("more than %d redirects" % REDIRECTS)

@@ -125,10 +125,13 @@ class _Saying(BaseHTTPRequestHandler):
         self.server.asked.append(self.path)
         self.server.answer(self)
 
-    def say(self, status: int, body: bytes = b"", *, chunked: bool = False, to: str = "") -> None:
+    def say(
+        self, status: int, body: bytes = b"", *, chunked: bool = False, to: str = "", tag: str = ""
+    ) -> None:
         self.send_response(status)
-        if to:
-            self.send_header("Location", to)
+        for name, value in (("Location", to), ("ETag", tag)):
+            if value:
+                self.send_header(name, value)
         about = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(body)))
         self.send_header(*about)
         self.end_headers()
@@ -303,6 +306,20 @@ def test_new_urls_that_come_while_an_old_one_is_refused_are_used(
         with contextlib.closing(model):
             model.read(model.files[0], 0, memoryview(bytearray(4)))
         assert store.asked == ["/old", "/new"]
+
+
+def test_two_contents_of_an_object_are_not_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = ["one"]
+    with Saying(lambda ask: ask.say(206, b"1234", tag=tag[0])) as store:
+        model = signed(monkeypatch, tmp_path, store.url, time.time() + 3600)
+        with contextlib.closing(model):
+            for start in (0, 4):
+                model.read(model.files[0], start, memoryview(bytearray(4)))
+            tag[0] = "another"
+            with pytest.raises(Refused, match="written anew"):
+                model.read(model.files[0], 8, memoryview(bytearray(4)))
 
 
 def test_another_refusal_of_a_signed_url_is_told_as_that(
