@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from remote import Host, StopReport, Unreachable
 from runbook.engine.events import Info
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.engine.world import World
+
+State = TypeVar("State", AttemptState, TaskState)
+ON_ITS_WAY = frozenset(
+    {AttemptState.INTENDED, AttemptState.PUBLISHED, AttemptState.STARTED, AttemptState.RUNNING}
+)
+UP = frozenset({TaskState.STARTING, TaskState.SERVING, TaskState.UNHEALTHY})
+"""Of a server, that may go on serving."""
 
 
 def stop_attempt(
@@ -87,13 +94,19 @@ def _mark_stopping(world: World, task: Task, attempt: Attempt, reason: str) -> N
             tx.move_attempt(
                 attempt.id,
                 AttemptState.STOPPING,
-                expect={attempt.state},
+                expect=_as_seen(attempt.state, ON_ITS_WAY),
                 evidence={WHY_STOPPED: reason},
             )
         if draining:
-            tx.move_task(task.id, TaskState.DRAINING, expect={task.state}, reason=reason)
+            seen = _as_seen(task.state, UP)
+            tx.move_task(task.id, TaskState.DRAINING, expect=seen, reason=reason)
     if draining:
         world.announce(task, TaskState.DRAINING, reason)
+
+
+def _as_seen(state: State, alike: frozenset[State]) -> frozenset[State]:
+    """The state, or any other that whoever looks at the job may have found it in since."""
+    return alike if state in alike else frozenset({state})
 
 
 def ended_before(task: Task, report: StopReport) -> bool:

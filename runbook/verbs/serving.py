@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from runbook.engine.stopping import live_attempt
+from runbook.engine.stopping import UP, live_attempt
 from runbook.errors import RunbookError
 from runbook.reasons import DRAIN, RESTARTED_BY
 from runbook.verbs.base import wrong_state
@@ -13,7 +13,6 @@ from state import AttemptState, Task, TaskKind, TaskState
 
 DRAIN_S = 60.0
 """How long a server may take over what it was asked before, unless said otherwise."""
-UP = frozenset({TaskState.STARTING, TaskState.SERVING, TaskState.UNHEALTHY})
 
 
 class ServingVerbs(ConfirmVerbs):

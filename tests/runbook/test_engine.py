@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runbook.engine import finish, runner
+from runbook.engine import finish, hosts, runner
 from runbook.engine.events import Problem, TaskMoved
 from runbook.engine.runner import RACES_IN_A_ROW
 from runbook.errors import RunbookError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from remote import Host
     from state import Snapshot
 
 CHAIN = """\
@@ -294,6 +295,30 @@ def test_stop_ends_every_process_and_the_task_says_who_stopped_it(tmp_path: Path
         assert service.view().next.command == "runbook retry long"
         assert service.retry("long").state is TaskState.READY
     assert not _alive(int(child.read_text()))
+
+
+def test_a_job_that_is_seen_to_run_while_somebody_stops_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look of whoever stops it and their word, whoever runs it has looked as well."""
+    task = "  long: {title: Long, phase: one, step: shell, with: {argv: [sleep, '300']}}\n"
+    meanwhile: list[Callable[[], object]] = []
+    of_role = hosts.Hosts.of_role
+
+    def reached(self: hosts.Hosts, snapshot: Snapshot, role: str) -> Host:
+        while meanwhile:
+            meanwhile.pop()()
+        return of_role(self, snapshot, role)
+
+    with make(tmp_path, task) as service, Service.open(tmp_path) as other:
+        left = threading.Event()
+        service.run(stop_event=left, listen=lambda _: left.set())
+        (attempt,) = service.snapshot().attempts_of("long")
+        assert attempt.state is AttemptState.INTENDED
+        meanwhile.append(other.reconcile)
+        monkeypatch.setattr(hosts.Hosts, "of_role", reached)
+        assert "verified" in service.stop("long")
+        assert states(service) == {"long": "gated"}
 
 
 def test_a_job_whose_supervisor_was_killed_is_lost_until_somebody_decides(tmp_path: Path) -> None:

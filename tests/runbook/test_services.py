@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runbook.engine import services
 from runbook.engine.events import TaskMoved
 from runbook.service import Service
 from state import FailureClass
@@ -176,6 +177,12 @@ def run_elsewhere(folder: Path) -> str:
     """A run with a client of its own."""
     with Service.open(folder) as service:
         return service.run().outcome
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of this process look often."""
+    monkeypatch.setattr(services, "LOOK_EVERY_S", 0.2)
 
 
 @pytest.fixture(autouse=True)
