@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from dflash import keys
@@ -143,10 +144,19 @@ def code_of(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def _time_there(error: Any) -> float:
+    """The end of the second in which it was refused, by the store's clock; 0 when it does not say.
+    Ours may be behind."""
+    said = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    with contextlib.suppress(ValueError):
+        return parsedate_to_datetime(said).timestamp() + 1
+    return 0.0
+
+
 def _refused(where: str, error: Any) -> DflashError:
     status, code = status_of(error), code_of(error)
     # A HEAD request is refused without a word, and some stores no longer know keys that ended.
-    if code in EXPIRED or (status in (400, 401, 403) and keys.have_ended()):
+    if code in EXPIRED or (status in (400, 401, 403) and keys.have_ended(_time_there(error))):
         return KeysExpired(
             f"{where}: the keys have run out ({code})",
             "Run the task again: it gets fresh ones, and what was moved is kept.",

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -150,8 +151,13 @@ def test_the_newest_keys_sign_each_request(ending, job, fast):
     assert ending.keys == 4
 
 
-def test_a_refusal_after_the_end_is_for_want_of_keys_whatever_it_says(ending, job):
+@pytest.mark.parametrize("behind_s", [0, 120])
+def test_a_refusal_after_the_end_is_for_want_of_keys_whatever_it_says(
+    ending, job, monkeypatch, behind_s
+):
     """A HEAD is refused without a word, and some stores forget keys that ended."""
+    ours = SimpleNamespace(time=lambda: time.time() - behind_s)
+    monkeypatch.setattr(keys, "time", ours)
     job.hand(end=time.time() - 1)
     store = S3Store("s3://bucket/x", StoreOptions())
     store.write("f", b"1")
