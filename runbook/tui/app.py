@@ -181,6 +181,7 @@ class RunbookApp(TypeAhead):
         if not self.is_running:
             return  # one more tick may come while the app closes
         self._ticks += 1
+        self.hurry()
         told = self.bridge.drain()
         for fact in told:
             self.ears.hear(fact)

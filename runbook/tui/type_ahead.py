@@ -8,7 +8,6 @@ lost.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,9 @@ AT_ONCE = ("ctrl+q", "ctrl+c")
 """Whatever else is under way."""
 WALKS = 3
 """Up to the app with the key, with what it sent, and with what that asked for."""
-PATIENCE_S = 1.0
-"""A key that takes longer, because a widget hangs, holds the next one no more."""
+PATIENCE = 10
+"""Ticks after which a key, because a widget hangs, holds the next one no more. By the clock, a
+machine that stood still would look like a widget that hangs."""
 
 
 class TypeAhead(App[int]):
@@ -32,7 +32,10 @@ class TypeAhead(App[int]):
     def __init__(self) -> None:
         super().__init__()
         self._typed: deque[events.Event] = deque()
-        self._dealing_since: float | None = None
+        self._dealt = 0
+        """The number of the key that is being dealt with, or was last."""
+        self._left = 0
+        """Ticks that it still has; none are left when it is done."""
 
     async def on_event(self, event: events.Event) -> None:
         """Keys and what is pasted wait for their turn; all else goes its way."""
@@ -42,34 +45,38 @@ class TypeAhead(App[int]):
             await super().on_event(event)
             return
         self._typed.append(event)
-        since = self._dealing_since
-        if since is None or time.monotonic() - since > PATIENCE_S:
-            await self._deal()
+        await self._deal()
 
     def type_again(self, key: events.Key) -> None:
         """Whoever got this key has no use for it, and made room: it is the next one."""
         self._typed.appendleft(events.Key(key.key, key.character))
-        if self._dealing_since is None:
+        self.call_later(self._deal)
+
+    def hurry(self) -> None:
+        """A tick went by."""
+        self._left -= bool(self._left)
+        if self._typed:
             self.call_later(self._deal)
 
     async def _deal(self) -> None:
         """The next key, and a walk behind it."""
-        if not self._typed:
-            self._dealing_since = None
+        if self._left or not self._typed:
             return
-        self._dealing_since = began = time.monotonic()
+        self._left = PATIENCE
+        self._dealt += 1
         await super().on_event(self._typed.popleft())
-        await self._walk([], WALKS, began)
+        await self._walk([], WALKS, self._dealt)
 
-    async def _walk(self, path: list[MessagePump], walks: int, began: float) -> None:
+    async def _walk(self, path: list[MessagePump], walks: int, key: int) -> None:
         """From whoever has the focus up to the app: each has handled what came before us."""
         while path:
-            if path.pop(0).call_later(self._walk, path, walks, began):
+            if path.pop(0).call_later(self._walk, path, walks, key):
                 return
-        if began != self._dealing_since:
-            return  # it took too long: another key is being dealt with
+        if key != self._dealt:
+            return  # it took too long: another one is being dealt with
         if not walks or not self.is_running or not self.screen_stack:
+            self._left = 0
             await self._deal()
             return
         start = self.focused or self.screen
-        await self._walk([*start.ancestors_with_self], walks - 1, began)
+        await self._walk([*start.ancestors_with_self], walks - 1, key)

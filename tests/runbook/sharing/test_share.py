@@ -62,7 +62,10 @@ def test_running_jobs_are_adopted(place: Place, tmp_path: Path) -> None:
 
     with make(tmp_path / "ann", TASKS.replace('"echo one', '"sleep 1.5; echo one')) as ann:
         left = threading.Event()
-        ann.run(stop_event=left, listen=lambda _event: left.set())
+        ann.run(
+            stop_event=left,
+            listen=lambda event: left.set() if getattr(event, "state", "") == "active" else None,
+        )
         before = ann.snapshot().attempts_of("one")
         assert before
         ann.push(place)

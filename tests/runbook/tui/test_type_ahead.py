@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runbook.tui import type_ahead
 from runbook.tui.app import RunbookApp
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.screens.pages import WelcomeScreen
@@ -100,7 +98,6 @@ async def test_a_run_does_not_follow_what_failed(make_app: MakeApp, world: World
 async def test_a_widget_that_hangs_holds_the_keys_only_so_long(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type_ahead, "PATIENCE_S", 0.0)
     app = make_app()
     async with driven(app):
         monkeypatch.setattr(app.board.tasks, "call_later", lambda *_: True)  # and never does
@@ -116,6 +113,6 @@ async def test_leaving_waits_for_no_key(make_app: MakeApp) -> None:
     async with driven(app) as pilot:
         await pilot.press("x")
         await in_front(app, NameScreen)
-        app._dealing_since = time.monotonic() + 1000  # a key that is never dealt with
+        app._left = 1000  # a key that is never dealt with
         at_once(app, "a", "ctrl+q")
         await wait_until(lambda: not app.is_running, "the end")
