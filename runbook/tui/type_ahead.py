@@ -21,7 +21,7 @@ AT_ONCE = ("ctrl+q", "ctrl+c")
 """Whatever else is under way."""
 WALKS = 3
 """Up to the app with the key, with what it sent, and with what that asked for."""
-PATIENCE = 10
+PATIENCE = 50
 """Ticks after which a key, because a widget hangs, holds the next one no more. By the clock, a
 machine that stood still would look like a widget that hangs."""
 

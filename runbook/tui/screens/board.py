@@ -49,8 +49,6 @@ class BoardScreen(PlaceScreen):
     def __init__(self) -> None:
         super().__init__()
         self.trouble = False
-        self.cursor_follows = True
-        """Until a person moves it, the cursor goes along with what runs."""
         self.stream: str | None = None
         """`out` or `err` once chosen; None takes the one that says something."""
         self.next_bar = NextBar(id="next")
@@ -64,6 +62,11 @@ class BoardScreen(PlaceScreen):
         self._made_of: tuple[object, ...] = ()
         self._metrics = Metrics(None)
         self._plan: tuple[str, tuple[str, ...]] = ("", ())
+
+    @property
+    def cursor_follows(self) -> bool:
+        """Until a person moves it, and keeps it, the cursor goes along with what runs."""
+        return not self.tasks.by_hand
 
     @property
     def current_task(self) -> Task | None:
@@ -209,11 +212,6 @@ class BoardScreen(PlaceScreen):
         self.draw_task()
         self.draw_lines()
 
-    @on(TaskList.Moved)
-    def leave_cursor(self) -> None:
-        """Whoever moves the cursor keeps it."""
-        self.cursor_follows = False
-
     @on(TaskList.Opened)
     def open_clicked(self) -> None:
         """A second click is enter."""
@@ -231,7 +229,7 @@ class BoardScreen(PlaceScreen):
 
     def go_to(self, task: str) -> None:
         """Put the cursor on a task by name, whatever is filtered."""
-        self.cursor_follows = False
+        self.tasks.by_hand = True
         self.trouble = False
         self.filter.value = ""
         self.show_filter(False)
@@ -271,7 +269,7 @@ class BoardScreen(PlaceScreen):
             self.home.voice.tell("This task has no family; nothing folds.")
             return
         self.toggled ^= {family.name}
-        self.cursor_follows = False
+        self.tasks.by_hand = True
         self.draw()
         self._select(family.tasks[0].id)
 
@@ -280,7 +278,7 @@ class BoardScreen(PlaceScreen):
         self.draw()
 
     def action_cursor_follow(self) -> None:
-        self.cursor_follows = True
+        self.tasks.by_hand = False
         self.draw()
 
     def action_follow(self) -> None:

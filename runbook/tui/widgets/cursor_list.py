@@ -38,10 +38,6 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         key: str | None
 
     @dataclass
-    class Moved(Message):
-        """A person moved the cursor."""
-
-    @dataclass
     class Opened(Message):
         """A person clicked the row under the cursor, or clicked twice."""
 
@@ -54,6 +50,9 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         """What each line in sight says, by its row: only what says something else is painted."""
         self.current: str | None = None
         """The key under the cursor."""
+        self.by_hand = False
+        """Whether a person moved the cursor. At once and by no message: what is drawn in between
+        must not take it back."""
 
     def key_of(self, row: Row) -> str | None:
         """What names a row; None for one that the cursor passes over."""
@@ -122,7 +121,7 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         while self.key_of(self._rows[target]) is None and 0 <= target - way <= last:
             target -= way
         self.select(self.key_of(self._rows[target]))
-        self.post_message(self.Moved())
+        self.by_hand = True
 
     def move_page(self, step: int) -> None:
         """A page of rows."""
@@ -147,7 +146,7 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         if key == self.current and event.chain > 1:
             self.post_message(self.Opened())
         self.select(key)
-        self.post_message(self.Moved())
+        self.by_hand = True
 
     def on_resize(self) -> None:
         """Keep the cursor in sight."""

@@ -89,6 +89,14 @@ async def test_moving_shows_and_ends_following(make_app: MakeApp) -> None:
         assert app.board.tasks.current == "train"
 
 
+async def test_what_is_drawn_right_behind_a_key_takes_no_cursor_back(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app):
+        app.board.tasks.move(1)  # what `j` does, and before any message of it is heard:
+        app.redraw()
+        assert app.board.tasks.current == "eval"
+
+
 async def test_the_cursor_stays_on_its_task_when_rows_move(make_app: MakeApp, world: World) -> None:
     app = make_app()
     async with driven(app) as pilot:

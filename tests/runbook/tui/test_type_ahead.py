@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runbook.tui import type_ahead
 from runbook.tui.app import RunbookApp
 from runbook.tui.dialogs import AskScreen, NameScreen
 from runbook.tui.screens.pages import WelcomeScreen
@@ -98,6 +99,7 @@ async def test_a_run_does_not_follow_what_failed(make_app: MakeApp, world: World
 async def test_a_widget_that_hangs_holds_the_keys_only_so_long(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(type_ahead, "PATIENCE", 5)
     app = make_app()
     async with driven(app):
         monkeypatch.setattr(app.board.tasks, "call_later", lambda *_: True)  # and never does
