@@ -77,6 +77,10 @@ def observe(world: World, snapshot: Snapshot) -> None:
             observe_host(world, snapshot, role, by_role[role], answer)
         except Unreachable as error:
             world.unreachable(snapshot, role, error)
+        except RemoteError as error:  # such as a root that was taken away: the others are followed
+            world.hosts.failed(role)
+            text = f"{role}: its jobs cannot be looked at: {error}"
+            world.warn_once(("look", role, type(error).__name__), text, error.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

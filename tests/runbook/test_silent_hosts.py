@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from remote import LocalTransport, Result
+from runbook.engine.events import Problem, TaskMoved
 from runbook.engine.hosts import Hosts
 from runbook.engine.quiet import QuietHost
 from runbook.service import Service
@@ -117,3 +118,39 @@ def test_the_list_of_hosts_says_for_how_long_one_has_been_silent(tmp_path: Path)
     when = rf"({since[:10]} )?{since[11:16]}Z"  # with its day, once that is over
     assert re.search(rf"slow +local +silent since {when} \([0-9.]+ s\)", listed), listed
     assert "reachable" in listed
+
+
+def test_a_machine_that_answers_wrongly_keeps_nobody_from_following_the_others(
+    tmp_path: Path,
+) -> None:
+    """Its root was taken away, as a disk that is no longer mounted; then it comes back."""
+    tasks = "".join(
+        f"  {role}: {{title: X, phase: one, host: {role}, step: shell, with: {{sh: "
+        f'"until test -e {tmp_path}/go-{role}; do sleep 0.05; done"}}}}\n'
+        for role in ("box", "slow")
+    )
+    root, away = tmp_path / "root", tmp_path / "away"
+    told: list[object] = []
+    leave = threading.Event()
+
+    def listen(event: object) -> None:
+        told.append(event)
+        moved = [(one.task, one.state) for one in told if isinstance(one, TaskMoved)]
+        if {("box", "active"), ("slow", "active")} <= set(moved):
+            leave.set()
+        if isinstance(event, TaskMoved) and moved[-1] == ("box", "done"):
+            root.unlink()
+            away.rename(root)
+            (tmp_path / "go-slow").touch()
+
+    with make(tmp_path, tasks, head=HEAD) as service:
+        there = HostBinding(role="slow", kind="local", root=str(root), work=str(tmp_path / "w"))
+        service.bind("slow", there)
+        service.run(stop_event=leave, listen=listen)
+        root.rename(away)
+        root.touch()
+        (tmp_path / "go-box").touch()
+        assert service.run(listen=listen).outcome == "done"
+        assert states(service) == {"box": "done", "slow": "done"}
+    said = [one.text for one in told if isinstance(one, Problem)]
+    assert any(text.startswith("slow: its jobs cannot be looked at: ") for text in said)
