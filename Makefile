@@ -2,13 +2,13 @@
 #
 #   TORCH_INDEX=URL   where to find CPU builds of torch; without it pip takes its default, which on
 #                     most Linux machines is a CUDA build of several gigabytes
-#   WORKERS=N             `make test` with so many processes side by side
+#   WORKERS=N             `make test` with so many processes side by side: three, since each waits a third of its time
 #   ENGINE=transformers   `make demo` with `transformers serve` instead of SGLang
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ENGINE ?= sglang
-WORKERS ?= 2
+WORKERS ?= 3
 ENVS := $(CURDIR)/.envs
 VENV_PY := remote/payloads/venv.py
 LOCKS := runbook/locks
