@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Api = Literal["sglang", "openai"]
 OPEN, CLOSE = "<think>", "</think>"
 END_MARK = re.compile(r"(<\|[^<>|]{1,40}\|>|</s>|<eos>|<end_of_turn>)\s*$")
+OUTPUT_IDS = ("response_token_ids", "token_ids")
+"""Of a choice, in SGLang 0.5.23 and in 0.5.17."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def read_answer(value: dict[str, Any], api: Api, *, opened: bool = False) -> Ans
         completion = text
         reasoning, content = split_thinking(text)
     output_ids, input_ids = _ids(value, choice)
-    if api == "sglang" and value.get("sglext") is None and output_ids is None:
+    if api == "sglang" and not _tells_ids(value, choice):
         raise ServerWrong(
             "the server returns no token ids",
             "Update it, or use --api openai and have the text encoded again.",
@@ -108,9 +110,15 @@ def _ids(
     value: dict[str, Any], choice: dict[str, Any]
 ) -> tuple[list[int] | None, list[int] | None]:
     extension = value.get("sglext") or {}
-    output = extension.get("output_ids") or choice.get("response_token_ids")
-    prompt = extension.get("input_ids") or choice.get("prompt_token_ids")
-    return _flat(output), _flat(prompt)
+    output = [choice.get(name) for name in OUTPUT_IDS] + [extension.get("output_ids")]
+    prompt = choice.get("prompt_token_ids") or extension.get("input_ids")
+    return _flat(next(filter(None, output), None)), _flat(prompt)
+
+
+def _tells_ids(value: dict[str, Any], choice: dict[str, Any]) -> bool:
+    """Whether it knows how; of an empty answer there are none."""
+    extension = value.get("sglext") or {}
+    return "output_ids" in extension or any(name in choice for name in OUTPUT_IDS)
 
 
 def _flat(ids: Any) -> list[int] | None:

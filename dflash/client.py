@@ -74,8 +74,7 @@ def request_body(prompt: Prompt, settings: Settings, *, rid: str) -> dict[str, A
     if settings.api == "sglang":
         body.update(
             rid=rid,
-            return_output_ids_in_sglext=True,
-            return_input_ids_in_sglext=True,
+            return_token_ids=True,
             separate_reasoning=False,
             skip_special_tokens=False,
             no_stop_trim=True,

@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
         thought = None
         if options.api == "sglang":
             shown += "" if cut else "<|im_end|>"
-            value["sglext"] = {"output_ids": [ids], "input_ids": [ord(c) for c in prompt]}
+            choice.update(response_token_ids=ids, prompt_token_ids=[ord(c) for c in prompt])
         elif options.split and "<think>" in shown:
             # As --reasoning-parser does: the tags are gone, the thought is a field of its own.
             thought, _, shown = shown.removeprefix("<think>").partition("</think>")

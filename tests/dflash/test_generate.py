@@ -51,8 +51,7 @@ def test_request_carries_what_exact_text_needs(tmp_path, servers, prompts):
     extra = ["--thinking", "on", "--seed", "5", "--system", "Be brief.", "--max-tokens", "9"]
     generate(prompts(1), tmp_path / "out", server, extra=extra)
     body = server.seen()[0]["body"]
-    assert body["return_output_ids_in_sglext"] is True
-    assert body["return_input_ids_in_sglext"] is True
+    assert body["return_token_ids"] is True
     assert body["separate_reasoning"] is False
     assert body["skip_special_tokens"] is False
     assert body["no_stop_trim"] is True

@@ -197,3 +197,24 @@ def test_calls_that_the_server_takes_out_of_the_text_are_refused():
     value = {"choices": [{"finish_reason": "tool_calls", "message": message}]}
     with pytest.raises(ServerWrong, match="takes tool calls out"):
         read_answer(value, "openai")
+
+
+@pytest.mark.parametrize(
+    ("of_choice", "of_answer"),
+    [
+        ({"response_token_ids": [5, 6], "prompt_token_ids": [1]}, {}),  # 0.5.23
+        ({"token_ids": [5, 6], "prompt_token_ids": [1]}, {}),  # 0.5.17
+        ({}, {"sglext": {"output_ids": [[5, 6]], "input_ids": [[1]]}}),  # `--return-output-ids`
+    ],
+)
+def test_exact_ids_by_every_name_that_servers_have_for_them(of_choice, of_answer):
+    choice = {"finish_reason": "stop", "message": {"content": "yes"}, **of_choice}
+    found = read_answer({"choices": [choice], **of_answer}, "sglang")
+    assert (found.output_ids, found.input_ids) == ([5, 6], [1])
+
+
+@pytest.mark.parametrize("of_answer", [{}, {"sglext": {}}])
+def test_a_server_that_has_no_ids_to_give_is_refused(of_answer):
+    value = {"choices": [{"finish_reason": "stop", "message": {"content": "yes"}}], **of_answer}
+    with pytest.raises(ServerWrong, match="no token ids"):
+        read_answer(value, "sglang")

@@ -233,9 +233,9 @@ def test_the_servers_own_parser_splits_the_same_text(server: RunningServer, toy:
         "temperature": 0,
         "max_tokens": 64,
         "chat_template_kwargs": {"enable_thinking": True},
-        "return_output_ids_in_sglext": True,
+        "return_token_ids": True,
     }
     answer = post(server.url + "/v1/chat/completions", body)
     message = answer["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == (THOUGHT, ANSWER)
-    assert answer["sglext"]["output_ids"] == [list(toy.output_ids)]
+    assert answer["choices"][0]["response_token_ids"] == list(toy.output_ids)
