@@ -2,7 +2,7 @@
 #
 #   TORCH_INDEX=URL   where to find CPU builds of torch; without it pip takes its default, which on
 #                     most Linux machines is a CUDA build of several gigabytes
-#   WORKERS=N             `make test` with so many processes side by side: three, since each waits a third of its time
+#   WORKERS=N         `make test` with so many processes side by side; three keep two cores busy
 #   ENGINE=transformers   `make demo` with `transformers serve` instead of SGLang
 
 PYTHON ?= python3

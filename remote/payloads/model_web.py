@@ -141,7 +141,7 @@ class Web:
         return line
 
     def _secure(self, parts: Url) -> http.client.HTTPSConnection:
-        with self._lock:  # to read the trusted certificates costs 20 ms of processor time
+        with self._lock:  # to read the trusted certificates takes longer than many a range
             self._trusted = self._trusted or ssl.create_default_context()
         return http.client.HTTPSConnection(
             parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=self._trusted

@@ -52,10 +52,13 @@ def _hold(folder: Path) -> int | None:
 
 def _sweep(place: Path) -> None:
     """Removes what lies there of this user and is held by nobody."""
-    for folder in place.iterdir():
-        if OURS.fullmatch(folder.name):
-            with suppress(OSError):
-                _remove_unheld(folder)
+    try:
+        found = [folder for folder in place.iterdir() if OURS.fullmatch(folder.name)]
+    except OSError:  # such as a folder in which one may write, and not look
+        return
+    for folder in found:
+        with suppress(OSError):
+            _remove_unheld(folder)
 
 
 def _remove_unheld(folder: Path) -> None:

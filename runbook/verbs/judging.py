@@ -11,12 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import (
-    ask,
-    check_name,
-    keep_decision,
-    record_checks,
-)
+from runbook.engine.finish import ask, check_name, keep_decision, record_checks
 from runbook.engine.planning import make_context, plan_task
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.reasons import JUDGED, failed_by_checks

@@ -14,6 +14,7 @@ import pytest
 
 from runbook.sharing import scratch as module
 from runbook.sharing.scratch import scratch
+from tests.support.nobody import nobody
 
 HOLD = """
 import sys
@@ -105,3 +106,18 @@ def test_one_whose_place_was_taken_meanwhile_is_not_held(place: Path) -> None:
     folder.mkdir()
     assert not module._is_at(folder, held)
     os.close(held)
+
+
+def test_a_temporary_folder_that_nobody_may_list_is_no_hindrance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1333)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        with nobody():
+            with pytest.raises(PermissionError):
+                list(Path(name).iterdir())
+            with scratch("push") as folder:
+                assert folder.is_dir()
+        Path(name).chmod(0o700)
+        assert not list(Path(name).iterdir())
