@@ -66,7 +66,7 @@ class TrainConfig:
     nonfinite: str = "skip"
     """A gradient that is not finite: `skip` the step (and stop after ten), or `stop` at once."""
     loss: str = "dpace"
-    """`dpace`, or `ce` with exponential decay over slots, which came to 6 % fewer tokens a round
+    """`dpace`, or `ce` with exponential decay over slots, which came to 5 % fewer tokens a round
     after the same steps on the same data (docs/performance.md)."""
     gamma: float | None = None
     dpace_alpha: float = 0.5
