@@ -89,7 +89,8 @@ def rejoined(
     head = ("" if opened else OPEN) + reasoning
     details = usage.get("completion_tokens_details") or {}
     thought = usage.get("reasoning_tokens") or details.get("reasoning_tokens")
-    all_thought = thought is not None and thought == usage.get("completion_tokens")
+    # Drafts behind the last token are counted too: 5 of 4, with SGLang's MTP.
+    all_thought = thought is not None and thought >= (usage.get("completion_tokens") or 0)
     if not content and (finish == "length" or all_thought):
         return head
     return head + CLOSE + content

@@ -27,7 +27,7 @@ from dflash.files import read_json, write_json, write_text
 from dflash.outcomes import Refused, Unavailable
 from dflash.progress import Progress, write_out
 from dflash.prompts import load_prompts
-from dflash.server_process import NotServing, get, metrics, pools, served
+from dflash.server_process import NotServing, counters, get, pools, ratios, served
 
 if TYPE_CHECKING:
     import argparse
@@ -216,9 +216,10 @@ class Bench:
             for concurrency in sorted(self.args.concurrency):
                 if variant.api == "sglang":  # else the second run would find all prompts cached
                     await asyncio.to_thread(get, variant.url + "/flush_cache", 30, post=True)
+                began = await asyncio.to_thread(counters, variant.url)
                 row = await measure(http, variant.url, self.prompts, settings, concurrency)
-                gauges = await asyncio.to_thread(metrics, variant.url)
-                rows.append({"concurrency": concurrency, **row, **gauges})
+                ended = await asyncio.to_thread(counters, variant.url)
+                rows.append({"concurrency": concurrency, **row, **ratios(began, ended)})
                 self.progress.emit(
                     "step", done=number, total=total, unit="variants",
                     message=f"{variant.name}, {concurrency} at a time",
@@ -342,7 +343,7 @@ def table(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         problem = row["problem"] if row["problem"] not in told else "as above"
         told.add(row["problem"])
-        accept, same = row.get("spec_accept_length"), row["agrees_after"]
+        accept, same = row.get("accept_length"), row["agrees_after"]
         mark = "*" if row is report["best"] else ""
         lines.append(
             f"{row['variant'] + mark:<16} {row['concurrency']:>9} {row['tok_s']:>9,.1f} "

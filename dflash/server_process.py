@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.errors import DflashError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAST_LINES, LONGEST = 2, 300
+COUNTERS = ("generation_tokens", "spec_verify_calls", "prompt_tokens", "cached_tokens")
 POOLS = re.compile(r"max_total_num_tokens=\d+.*|max_running_requests is capped to .*")
 
 
@@ -136,12 +137,28 @@ def _text(log: Path) -> str:
     return log.read_bytes()[-(1 << 20) :].decode("utf-8", "replace")
 
 
-def metrics(url: str) -> dict[str, float]:
-    """A few gauges of SGLang's, by name."""
+def counters(url: str) -> dict[str, float]:
+    """How much SGLang has done since its start, by what it calls it; nothing of other engines.
+
+    Its gauges are of the last batch, and stand when nothing runs: `spec_accept_length` then says 1,
+    and 0 in a server that drafts nothing.
+    """
     text = (get(url + "/metrics", 10) or b"").decode("utf-8", "replace")
-    found: dict[str, Any] = {}
-    for name in ("spec_accept_length", "cache_hit_rate"):
-        values = re.findall(rf"^sglang:{name}(?:\{{[^}}]*\}})? (\S+)", text, re.MULTILINE)
+    found: dict[str, float] = {}
+    for name in COUNTERS:
+        values = re.findall(rf"^sglang:{name}_total(?:\{{[^}}]*\}})? (\S+)", text, re.MULTILINE)
         if values:
-            found[name] = max(map(float, values))
-    return {name: value for name, value in found.items() if value}  # 0: it has no such thing
+            found[name] = sum(map(float, values))
+    return found
+
+
+def ratios(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Tokens made at a time, where there are drafts, and prompt tokens found in the cache."""
+    done = {name: after[name] - before.get(name, 0.0) for name in after}
+    found = {}
+    if done.get("spec_verify_calls"):
+        made = done.get("generation_tokens", 0.0)
+        found["accept_length"] = round(made / done["spec_verify_calls"], 3)
+    if done.get("prompt_tokens") and "cached_tokens" in done:
+        found["cache_hit_rate"] = round(done["cached_tokens"] / done["prompt_tokens"], 3)
+    return found

@@ -36,6 +36,9 @@ MOVING = (
     TOKENS, "realtime_tokens_total", "prompt_tokens_total", "num_requests_total",
     "prefill_effective_tokens_total", "request_success_total",
 )  # fmt: skip
+# Of the last batch, so they stand still with it. SGLang has the acceptance length without drafts
+# too, as 0, and says 1 or what was last when nothing runs.
+OF_LAST_BATCH = ("cache_hits", "accept_length")
 METRICS_S = 10.0
 
 
@@ -62,7 +65,7 @@ def check_server_load(args: JSON) -> Verdict:
 
 
 def load_of(text: str) -> JSON:
-    """Load from Prometheus text; a name the engine does not have is left out."""
+    """Load from Prometheus text; what the engine does not have or cannot know is left out."""
     found: JSON = {}
     sums: dict[str, float] = {}
     for _engine, name, value in LINE.findall(text):
@@ -77,6 +80,9 @@ def load_of(text: str) -> JSON:
         for key, names in GAUGES.items():
             if name in names:
                 found[key] = max(found.get(key, 0.0), number)
+    for key in OF_LAST_BATCH:
+        if not (found.get("running") and found.get(key)):
+            found.pop(key, None)
     if sums:
         found["moved"] = sum(sums.values())
         found["tokens"] = sums.get(TOKENS, 0.0)

@@ -169,6 +169,9 @@ def test_a_budget_of_tokens_ends_the_run_and_a_larger_one_goes_on(tmp_path, serv
         (" a", "\n\nb", "length", {}, True, " a</think>\n\nb"),
         ("a", "", "stop", {}, False, "<think>a</think>"),
         ("a", "", "stop", {"reasoning_tokens": 7, "completion_tokens": 7}, False, "<think>a"),
+        ("a", "", "stop", {"reasoning_tokens": 8, "completion_tokens": 7}, False, "<think>a"),
+        ("a", "", "stop", {"reasoning_tokens": 6, "completion_tokens": 7}, True, "a</think>"),
+        ("a", "b", "stop", {"reasoning_tokens": 8, "completion_tokens": 7}, True, "a</think>b"),
     ],
 )  # fmt: skip
 def test_a_thought_that_was_split_off_is_put_back(

@@ -58,6 +58,7 @@ class Tried:
 def test_the_fastest_that_can_be_trusted_wins_and_is_kept(tmp_path: Path) -> None:
     tried = Tried(tmp_path, "plain fast wrong broken")
     fake_sglang.tell(tried.venv, tried.ports["plain"], delay=0.25)
+    fake_sglang.tell(tried.venv, tried.ports["fast"], drafts=2)
     fake_sglang.tell(tried.venv, tried.ports["wrong"], ids=[9, 9])
     fake_sglang.tell(tried.venv, tried.ports["broken"], says=["RuntimeError: no memory"], exit=1)
     done = tried.run("--concurrency", "1", "--concurrency", "4")
@@ -67,6 +68,10 @@ def test_the_fastest_that_can_be_trusted_wins_and_is_kept(tmp_path: Path) -> Non
     assert len(rows) == 8
     assert report["best"]["variant"] == "fast"
     assert rows["plain", 1]["tok_s"] < rows["plain", 4]["tok_s"]
+    assert rows["fast", 4]["accept_length"] == 2.0, "by what was counted, not by an idle gauge"
+    assert "accept_length" not in rows["plain", 4], "its gauge says 0, as there are no drafts"
+    told = (tmp_path / "out/report.txt").read_text()
+    assert [line.split()[5] for line in told.splitlines()[1:5]] == ["-", "-", "2.00", "2.00"], told
     assert "texts alone are the first variant's in 0% only" in rows["wrong", 4]["problem"]
     assert "RuntimeError: no memory" in rows["broken", 1]["problem"]
     out = json.loads((tmp_path / "out.json").read_text())

@@ -9,6 +9,8 @@
     busy       /health answers 503, generations hang, and the tokens in /metrics grow
     delay, ids how long a generation takes, and its token ids
     running    this many requests in /metrics
+    drafts     so many verifications for the four tokens of a generation; without, as without
+               speculation: gauges of it that say 0
     silent     as while a model is loaded: nothing listens on its port yet
     says       lines for the error stream, then exit with `exit`: a start that fails; without an
                `exit` it stays and does nothing
@@ -35,7 +37,7 @@ parser.add_argument("--weight-version")
 args, _ = parser.parse_known_args()
 control = pathlib.Path(__file__).with_name(f"{args.port}.json")
 seen = pathlib.Path(__file__).with_name(f"{args.port}.seen")
-tokens, running = [0], [0]
+tokens, running, verified = [0], [0], [0]
 
 def told():
     try:
@@ -69,12 +71,15 @@ class Handler(BaseHTTPRequestHandler):
             if mode.get("busy"):
                 tokens[0] += 10
             busy = mode.get("running", running[0])
-            return self.answer(200, f"""# HELP sglang:num_running_reqs
+            drafts = f"""sglang:spec_verify_calls_total{{tp_rank="0"}} {float(verified[0])}
+""" if verified[0] else ""
+            return self.answer(200, drafts + f"""# HELP sglang:num_running_reqs
 sglang:num_running_reqs{{engine_type="unified",tp_rank="0"}} {float(busy)}
 sglang:num_queue_reqs{{tp_rank="0"}} {float(mode.get("queued", 0))}
 sglang:gen_throughput{{tp_rank="0"}} 12.5
 sglang:token_usage{{tp_rank="0"}} 0.25
 sglang:mamba_usage{{tp_rank="0"}} 0.5
+sglang:spec_accept_length{{tp_rank="0"}} {float("drafts" in mode)}
 sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
 """)
         self.answer(404, "")
@@ -93,6 +98,7 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
             running[0] -= 1
         time.sleep(told().get("delay", 0))
         tokens[0] += 4
+        verified[0] += told().get("drafts", 0)
         ids = told().get("ids", [1, 2, 3, 4])
         choice = {"message": {"content": "yes", "reasoning_content": None}, "text": "yes",
                   "finish_reason": "length", "matched_stop": None}
