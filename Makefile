@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 ENGINE ?= sglang
 WORKERS ?= 3
 ENVS := $(CURDIR)/.envs
-VENV_PY := remote/payloads/venv.py
+MAKE_VENV := PYTHONPATH=. $(PYTHON) remote/payloads/venv.py
 LOCKS := runbook/locks
 export OMP_NUM_THREADS := 1
 
@@ -43,15 +43,15 @@ python:
 	  echo "runbook needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make demo PYTHON=python3.12" >&2; exit 2; }
 
 operator: python  ## the operator's environment, without torch
-	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/operator --lock $(LOCKS)/operator.lock --imports click,textual,paramiko
+	@$(MAKE_VENV) --dest $(ENVS)/operator --lock $(LOCKS)/operator.lock --imports click,textual,paramiko
 	@$(ENVS)/operator/bin/python scripts/install_here.py
 
 dev: python  ## the environment of the tests
-	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/dev --lock $(LOCKS)/dev.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --imports torch,transformers,pyarrow,textual,pytest
+	@$(MAKE_VENV) --dest $(ENVS)/dev --lock $(LOCKS)/dev.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --imports torch,transformers,pyarrow,textual,pytest
 	@$(ENVS)/dev/bin/python scripts/install_here.py
 
 serve: python  ## the environment of SGLang on a CPU
-	@$(PYTHON) $(VENV_PY) --dest $(ENVS)/serve --lock $(LOCKS)/serve-cpu.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --plugin runbook/serving/cpu_platform --imports torch,transformers,sglang
+	@$(MAKE_VENV) --dest $(ENVS)/serve --lock $(LOCKS)/serve-cpu.lock $(if $(TORCH_INDEX),--index-torch $(TORCH_INDEX)) --plugin runbook/serving/cpu_platform --imports torch,transformers,sglang
 
 oracles: dev  ## the peers' packages, for tests that hold ours against theirs
 	@$(ENVS)/dev/bin/python scripts/make_oracles.py $(ENVS)/oracles

@@ -22,15 +22,16 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    Optional,
     Tuple,
 )
 
-from remote.payloads.model_sources import PARTIAL, Model, Refused, Source
+from remote.payloads.records import PARTIAL, Refused, emit, sync_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
     from pathlib import Path
+
+    from remote.payloads.model_sources import Model, Source
 
 BLOCK = 8 << 20
 FLUSH = 64 << 20
@@ -59,45 +60,8 @@ class Meter:
             self._told = now
             rate = self._done / 1e6 / max(now - self._began, 1e-9)
             text = "copied %.2f of %.2f GiB" % (self._done / GIB, self._total / GIB)
-            emit("step", text, self._done, self._total, {"MB/s": round(rate, 1)})
-
-
-def emit(
-    kind: str, message: str, done: Optional[int] = None, total: Optional[int] = None,
-    metrics: Optional[Mapping[str, float]] = None,
-) -> None:  # fmt: skip
-    """One progress line; phases also on stdout, which is the job's log."""
-    if kind != "step":
-        print(message, flush=True)
-    path = os.environ.get("RUNBOOK_PROGRESS")
-    if not path:
-        return
-    line = {
-        "v": 1, "kind": kind, "done": done, "total": total, "unit": "bytes",
-        "message": message, "metrics": dict(metrics or {}), "t": time.time(),
-    }  # fmt: skip
-    with open(path, "a", encoding="utf-8") as out:
-        out.write(json.dumps(line) + "\n")
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename in the folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Aside, fsync, rename."""
-    aside = path.with_name(path.name + PARTIAL)
-    with open(aside, "w", encoding="utf-8") as out:
-        json.dump(value, out, indent=1)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(aside, path)
-    sync_folder(path.parent)
+            speed = {"MB/s": round(rate, 1)}
+            emit("step", text, self._done, self._total, metrics=speed)
 
 
 def size_of(path: Path) -> int:

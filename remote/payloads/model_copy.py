@@ -21,18 +21,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence
 
-from remote.payloads.model_blocks import GIB, Meter, copy_file, emit, size_of, write_json
+from remote.payloads.model_blocks import GIB, Meter, copy_file, size_of
 from remote.payloads.model_sources import (
     MANIFEST,
-    PARTIAL,
     Ended,
     Model,
-    Refused,
     Source,
     files_below,
     open_model,
     read_manifest,
 )
+from remote.payloads.records import PARTIAL, Refused, emit, write_json
 
 MEMORY_TYPES = ("tmpfs", "ramfs")
 # Of Linux; the module fcntl has them only there.

@@ -19,23 +19,15 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from remote.payloads.model_web import TIMEOUT_S, NoRange, Web
+from remote.payloads.records import PARTIAL, Refused
 
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"
 LISTING = "RUNBOOK_MODEL_LISTING"
 """The variable with the signed URLs of an S3 prefix, as `unpack` reads it."""
 HUB = "https://huggingface.co"
 OTHER_WEIGHTS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*")
 """The same weights in formats that nothing here reads, where safetensors are there."""
 TRIES = 6
-
-
-class Refused(Exception):
-    """A reason why there is no copy, and what to do about it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class Ended(Refused):

@@ -81,11 +81,12 @@ class Venv(Step[VenvArgs]):
             ctx.ship(name.removeprefix("bundled:")) if name.startswith("bundled:") else name
             for name in args.plugins
         )
+        payloads = ctx.ship("payloads")
         cuda = {None: (), True: ("--prove-cuda",), False: ("--no-cuda",)}
         job = JobPlan(
             argv=(
                 "python3",
-                f"{ctx.ship('payloads')}/remote/payloads/venv.py",
+                f"{payloads}/remote/payloads/venv.py",
                 *flag("--dest", args.dest),
                 *(flag("--lock", shipped(args.lock, ctx, bundle="locks")) if args.lock else ()),
                 *flags("--package", args.packages),
@@ -101,6 +102,7 @@ class Venv(Step[VenvArgs]):
                 *flags("--env", (f"{key}={value}" for key, value in sorted(args.env.items()))),
             ),
             cwd=ctx.work,
+            env={"PYTHONPATH": payloads, "PYTHONDONTWRITEBYTECODE": "1"},
         )
         python = f"{args.dest}/bin/python"
         imports: dict[str, object] = {"python": python, "modules": list(args.imports)}

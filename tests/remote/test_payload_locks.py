@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from remote.payloads.venv_pins import pins_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOCKS = REPOSITORY / "runbook/locks"
@@ -18,13 +18,7 @@ WITH_TORCH = set(ROLES) - {"operator"}
 
 
 def pins(role: str) -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("venv", REPOSITORY / "remote/payloads/venv.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, str] = module.pins_of(LOCKS / f"{role}.lock")
-    return found
+    return pins_of(LOCKS / f"{role}.lock")
 
 
 @pytest.mark.parametrize("role", ROLES)

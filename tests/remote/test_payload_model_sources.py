@@ -16,7 +16,8 @@ import pytest
 
 from dflash.errors import EXIT_KEYS
 from remote.payloads import model_copy
-from remote.payloads.model_sources import LISTING, Refused, unpack
+from remote.payloads.model_sources import LISTING, unpack
+from remote.payloads.records import Refused
 from runbook.errors import CannotStart
 from runbook.grants import LISTING as ISSUED
 from runbook.grants import Issued, issue

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from remote.payloads import model_copy
-from remote.payloads.model_sources import LISTING, Ended, Model, Refused, listed_model, open_model
+from remote.payloads.model_sources import LISTING, Ended, Model, listed_model, open_model
 from remote.payloads.model_web import NoRange, Web
+from remote.payloads.records import Refused
 from tests.support.hub_double import COMMIT, NAME, HubDouble
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -22,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uv
 
+from remote.payloads import venv, venv_build, venv_host, venv_pins
+from remote.payloads.records import Refused
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -29,7 +31,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAYLOAD = REPOSITORY / "remote/payloads/venv.py"
 
 BACKEND = """
-import zipfile
+import os, zipfile
+assert "PYTHONPATH" not in os.environ, "what the payload runs with is none of theirs"
 def build_wheel(directory, config_settings=None, metadata_directory=None):
     open("left-behind", "w").close()
     with zipfile.ZipFile(directory + "/plug-1-py3-none-any.whl", "w") as wheel:
@@ -74,7 +77,7 @@ class Bench:
 
     def argv(self, *more: str, imports: str = "toy") -> list[str]:
         return [
-            sys.executable, "-I", str(PAYLOAD), "--dest", str(self.dest), "--lock", str(self.lock),
+            sys.executable, "-s", str(PAYLOAD), "--dest", str(self.dest), "--lock", str(self.lock),
             "--python", sys.executable, "--imports", imports,
             "--env", f"PIP_FIND_LINKS={self.root / 'wheels'}", *more,
         ]  # fmt: skip
@@ -82,7 +85,7 @@ class Bench:
     def env(self, **more: str) -> dict[str, str]:
         mine = {"RUNBOOK_OUT": str(self.root / "out.json")}
         mine |= {"RUNBOOK_PROGRESS": str(self.root / "progress.jsonl"), "PIP_NO_INDEX": "1"}
-        mine |= {"PIP_CONFIG_FILE": os.devnull}
+        mine |= {"PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(REPOSITORY)}
         mine |= {"PATH": f"{Path(uv.find_uv_bin()).parent}:{os.environ['PATH']}"}
         return {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | mine | more
 
@@ -108,16 +111,6 @@ def bench(tmp_path: Path) -> Bench:
     wheel(tmp_path / "wheels", "toy")
     (tmp_path / "one.lock").write_text("# a comment\ntoy==1.0\n")
     return Bench(root=tmp_path)
-
-
-@pytest.fixture(scope="module")
-def payload() -> Any:
-    spec = importlib.util.spec_from_file_location("payload_venv", PAYLOAD)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def wait_until(met: Callable[[], bool], *, seconds: float = 60) -> None:
@@ -163,37 +156,37 @@ def test_builds_then_adopts_then_rebuilds_what_lost_a_package(bench: Bench, inst
     assert sorted(p.name for p in bench.dest.parent.iterdir()) == [".one.venv-lock", "one"]
 
 
-def test_another_lock_or_an_unfinished_build_is_not_adopted(payload: Any, tmp_path: Path) -> None:
-    assert payload.whole(tmp_path, "abc", {}, []) == "it was never finished"
-    marker = tmp_path / payload.MARKER
-    marker.write_text(json.dumps({"format": payload.FORMAT, "lock": "abd"}))
-    assert payload.whole(tmp_path, "abc", {}, []) == "it was made from another lock"
-    assert "does not run" in payload.whole(tmp_path, "abd", {}, [])
+def test_another_lock_or_an_unfinished_build_is_not_adopted(tmp_path: Path) -> None:
+    assert venv.whole(tmp_path, "abc", {}, []) == "it was never finished"
+    marker = tmp_path / venv.MARKER
+    marker.write_text(json.dumps({"format": venv_pins.FORMAT, "lock": "abd"}))
+    assert venv.whole(tmp_path, "abc", {}, []) == "it was made from another lock"
+    assert "does not run" in venv.whole(tmp_path, "abd", {}, [])
     marker.write_text('{"format": "runb')
-    assert payload.whole(tmp_path, "abd", {}, []) == "it was never finished"
+    assert venv.whole(tmp_path, "abd", {}, []) == "it was never finished"
 
 
-def test_the_digest_names_pins_plugin_and_python(payload: Any, tmp_path: Path) -> None:
+def test_the_digest_names_pins_plugin_and_python(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     pins = {"a": "1", "b": "2"}
-    digests = [payload.digest_of(pins, [], "3.11.7"), payload.digest_of(pins, [], "3.12.1")]
-    assert payload.digest_of({"b": "2", "a": "1"}, [], "3.11.9") == digests[0]
+    digests = [venv_pins.digest_of(pins, [], "3.11.7"), venv_pins.digest_of(pins, [], "3.12.1")]
+    assert venv_pins.digest_of({"b": "2", "a": "1"}, [], "3.11.9") == digests[0]
     for text in ("a", "b"):
         (plugin / "module.py").write_text(text)
-        digests.append(payload.digest_of(pins, [plugin], "3.11.7"))
-    digests.append(payload.digest_of({"a": "1", "b": "3"}, [plugin], "3.11.7"))
+        digests.append(venv_pins.digest_of(pins, [plugin], "3.11.7"))
+    digests.append(venv_pins.digest_of({"a": "1", "b": "3"}, [plugin], "3.11.7"))
     assert len(set(digests)) == len(digests)
 
 
-def test_imports_that_are_slow_are_refused(payload: Any, tmp_path: Path) -> None:
+def test_imports_that_are_slow_are_refused(tmp_path: Path) -> None:
     slow = tmp_path / "bin/python"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     argv = ["--dest", str(tmp_path), "--lock", "x", "--imports", "toy", "--imports-under", "0.2"]
-    with pytest.raises(payload.Refused, match=r"longer than 0\.2 s"):
-        payload.prove_imports(payload.arguments(argv), os.environ)
+    with pytest.raises(Refused, match=r"longer than 0\.2 s"):
+        venv.prove_imports(venv.arguments(argv), os.environ)
 
 
 class Holding(BaseHTTPRequestHandler):
@@ -314,31 +307,31 @@ def test_a_lock_holds_pins_only(bench: Bench, line: str) -> None:
     assert "line 1 is not a pin" in refused.stderr
 
 
-def test_network_mounts_are_found_by_the_mount_table(payload: Any, tmp_path: Path) -> None:
+def test_network_mounts_are_found_by_the_mount_table(tmp_path: Path) -> None:
     table = tmp_path / "mounts"
     table.write_text(
         "/dev/vda / ext4 rw 0 0\nserver:/x /net nfs4 rw 0 0\n"
         "tmpfs /net/local tmpfs rw 0 0\nme@h: /far\\040away fuse.sshfs rw 0 0\n"
     )
     kinds = {
-        path: payload.mount_type(Path(path), str(table))
+        path: venv_host.mount_type(Path(path), str(table))
         for path in ("/network/v", "/net/v", "/net/local/v", "/far away/v")
     }
     assert kinds == {
         "/network/v": "ext4", "/net/v": "nfs4", "/net/local/v": "tmpfs", "/far away/v": "fuse.sshfs"
     }  # fmt: skip
-    assert [payload.is_network(kind) for kind in kinds.values()] == [False, True, False, True]
+    assert [venv_host.is_network(kind) for kind in kinds.values()] == [False, True, False, True]
 
 
-def test_sglang_asks_for_a_newer_c_library(payload: Any, tmp_path: Path) -> None:
-    args = payload.arguments(["--dest", str(tmp_path), "--lock", "x", "--require-free", "1"])
-    payload.check_host(args, {"sglang": "1"}, "glibc 2.34")
-    payload.check_host(args, {"toy": "1"}, "glibc 2.31")
-    with pytest.raises(payload.Refused, match=r"this host has glibc 2\.31"):
-        payload.check_host(args, {"sglang": "1"}, "glibc 2.31")
+def test_sglang_asks_for_a_newer_c_library(tmp_path: Path) -> None:
+    args = venv.arguments(["--dest", str(tmp_path), "--lock", "x", "--require-free", "1"])
+    venv_host.check_host(args, {"sglang": "1"}, "glibc 2.34")
+    venv_host.check_host(args, {"toy": "1"}, "glibc 2.31")
+    with pytest.raises(Refused, match=r"this host has glibc 2\.31"):
+        venv_host.check_host(args, {"sglang": "1"}, "glibc 2.31")
 
 
-def test_an_environment_in_use_is_not_pulled_away(payload: Any, tmp_path: Path) -> None:
+def test_an_environment_in_use_is_not_pulled_away(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(b"x" * 4096)
     code = (
@@ -349,13 +342,13 @@ def test_an_environment_in_use_is_not_pulled_away(payload: Any, tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as user:
         assert user.stdout is not None
         user.stdout.readline()
-        assert payload.users_of(tmp_path) == [user.pid]
+        assert venv_build.users_of(tmp_path) == [user.pid]
         with contextlib.suppress(BrokenPipeError):
             user.communicate()
-    assert payload.users_of(tmp_path) == []
+    assert venv_build.users_of(tmp_path) == []
 
 
-def test_what_pip_is_told_uv_is_told(bench: Bench, payload: Any) -> None:
+def test_what_pip_is_told_uv_is_told(bench: Bench) -> None:
     links, index = bench.root / "wheels", bench.root / "index"
     config = bench.root / "pip.conf"
     config.write_text(
@@ -365,9 +358,9 @@ def test_what_pip_is_told_uv_is_told(bench: Bench, payload: Any) -> None:
     env = {**os.environ, "PIP_CONFIG_FILE": str(config), "PIP_INDEX_URL": "https://nearer/simple"}
     for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_NO_INDEX"):
         env.pop(name, None)
-    builder = payload.Builder(bench.dest, env, 0)
+    builder = venv_build.Builder(bench.dest, env, 0)
     builder.pip = [sys.executable, "-m", "pip"]
-    words = payload.pips_words(builder)
+    words = venv_build.pips_words(builder)
     assert words == [
         "--default-index", "https://nearer/simple", "--index", "https://other/simple",
         "--find-links", str(links), "--find-links", "/more", "--constraint", "/etc/pins.txt",
@@ -413,16 +406,16 @@ def test_a_list_instead_of_a_lock(bench: Bench) -> None:
     ],
 )
 def test_a_driver_that_will_not_do_is_known_before_the_download(
-    payload: Any, tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, said: str
 ) -> None:
     if text:
         (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
         (tmp_path / "proc/driver/nvidia/version").write_text(text)
     pins = {"torch": "2.13.0", "nvidia-cuda-runtime": "13.0.96"}
-    args = payload.arguments(["--dest", str(tmp_path), "--lock", "x", "--prove-cuda"])
-    driver = payload.driver_of(tmp_path)
+    args = venv.arguments(["--dest", str(tmp_path), "--lock", "x", "--prove-cuda"])
+    driver = venv_host.driver_of(tmp_path)
     if not said:
-        payload.check_driver(args, pins, driver)
+        venv_host.check_driver(args, pins, driver)
         return
-    with pytest.raises(payload.Refused, match=said):
-        payload.check_driver(args, pins, driver)
+    with pytest.raises(Refused, match=said):
+        venv_host.check_driver(args, pins, driver)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dflash.__main__ import COMMANDS, command_parser
 from tests.support.sglang_server import serve_python
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
 CASES = Path(__file__).parent / "cases"
-PAYLOADS = Path(__file__).parents[3] / "remote" / "payloads"
 
 
 def commands(first: str) -> list[tuple[str, list[str]]]:
@@ -31,15 +25,6 @@ def commands(first: str) -> list[tuple[str, list[str]]]:
         if argv and argv[0].endswith(first):
             found.append((f"{path.parent.name}-{path.stem}", argv))
     return found
-
-
-def payload(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"payload_{name}", PAYLOADS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(("case", "argv"), commands("/bin/python"))
@@ -54,7 +39,7 @@ def test_dflash_takes_the_command(case: str, argv: list[str]) -> None:
 
 @pytest.mark.parametrize(("case", "argv"), commands("python3"))
 def test_the_payload_takes_the_command(case: str, argv: list[str]) -> None:
-    module = payload(Path(argv[1]).stem)
+    module = importlib.import_module(f"remote.payloads.{Path(argv[1]).stem}")
     module.arguments(argv[2:])
 
 
