@@ -27,7 +27,12 @@ TaskId = Annotated[str, Field(description="A task's id, as `status` lists it.")]
 
 def add_read_tools(server: MCPServer, session: Session) -> None:
     """Registers the tools that only look."""
+    _add_the_whole(server, session)
+    _add_one_task(server, session)
+    _add_what_happens(server, session)
 
+
+def _add_the_whole(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=LOOKS)
     def brief() -> str:
         """Read this first: the hand-off text. What runs where, the next safe action and why,
@@ -59,6 +64,16 @@ def add_read_tools(server: MCPServer, session: Session) -> None:
                 requests=open_requests(view.snapshot),
             )
 
+    @server.tool(annotations=LOOKS)
+    def hosts(
+        facts: Annotated[bool, Field(description="With what each host told of itself.")] = False,
+    ) -> list[HostBinding]:
+        """The machines behind the roles, when each was last seen, which do not answer."""
+        with session.reading() as reader:
+            return [h if facts else replace(h, facts={}) for h in reader.snapshot().hosts]
+
+
+def _add_one_task(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=LOOKS)
     def task(
         task: TaskId,
@@ -101,14 +116,8 @@ def add_read_tools(server: MCPServer, session: Session) -> None:
                 untrusted_text=data.decode(errors="replace"),
             )
 
-    @server.tool(annotations=LOOKS)
-    def hosts(
-        facts: Annotated[bool, Field(description="With what each host told of itself.")] = False,
-    ) -> list[HostBinding]:
-        """The machines behind the roles, when each was last seen, which do not answer."""
-        with session.reading() as reader:
-            return [h if facts else replace(h, facts={}) for h in reader.snapshot().hosts]
 
+def _add_what_happens(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=LOOKS)
     def events(
         after: Annotated[int, Field(ge=0, description="Only those after this revision.")] = 0,
