@@ -2,8 +2,8 @@
 
 Three carriers, by what costs least processor time. Large ones go by `dflash.signed`: obstore would
 hash once more what is sent, and hold all of what comes. Small ones and ranges go by obstore, where
-it is installed. Whatever fails there is done again by boto3, which repeats, and says what is wrong;
-a store with which only boto3 gets on is left to it.
+it is installed. Whatever fails there is done again by boto3, which repeats, and says what is wrong.
+A carrier that fails where boto3 does not is left alone for a while.
 """
 
 from __future__ import annotations
@@ -25,15 +25,35 @@ if TYPE_CHECKING:
 
     from dflash.s3 import StoreOptions
 
-KNOWN = timedelta(minutes=10)
-"""For how long keys hold, as botocore sees to. obstore asks anew in the last five minutes."""
 WHOLE_S = 600
 """For one body, however slow the line."""
 PLAIN = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)
 """Keys that obstore sends as they are; it has its own way with other characters."""
-STRIKES = 3
+STRIKES, REST_S = 3, 300.0
 LARGE = 512 << 10
 """From here on hashing and copying cost more than what Python does for a request."""
+
+
+class Trust:
+    """In one carrier. After some failures in a row it rests; then one request tries it first."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._until = 0.0
+
+    def holds(self) -> bool:
+        """Whether this request is to go that way."""
+        if self.failures < STRIKES:
+            return True
+        now = time.monotonic()
+        due = now >= self._until
+        if due:
+            self._until = now + REST_S  # the others wait for what becomes of this one
+        return due
+
+    def note(self, *, failed: bool) -> None:
+        self.failures = self.failures + 1 if failed else 0
+        self._until = time.monotonic() + REST_S
 
 
 class Bodies:
@@ -46,14 +66,15 @@ class Bodies:
         can = fast and credentials is not None
         self._fast = _obstore(client, credentials, bucket, options) if can else None
         self._signed = Signed(client, credentials, bucket, options) if can else None
-        self._failures = 0
+        self.in_obstore, self.in_signed = Trust(), Trust()
 
     def get(
         self, key: str, *, start: int = 0, end: int | None = None, etag: str = ""
     ) -> bytes | memoryview:
         """The object, or its bytes from `start` to before `end`; only as `etag` says, if given."""
         fast = self._fast if PLAIN.fullmatch(key) else None
-        data: bytes | memoryview = self._tried(
+        data: bytes | memoryview = _tried(
+            self.in_obstore,
             (lambda: fast.get(key, start, end, etag)) if fast else None,
             lambda: self._get(key, start, end, etag),
         )
@@ -64,15 +85,18 @@ class Bodies:
         if size < LARGE or self._signed is None:
             return _written(self.get(key), handle)
         signed = self._signed
-        found: tuple[int, str] = self._tried(
-            lambda: signed.fetch(key, handle), lambda: _written(self._get(key, 0, None, ""), handle)
+        found: tuple[int, str] = _tried(
+            self.in_signed,
+            lambda: signed.fetch(key, handle),
+            lambda: _written(self._get(key, 0, None, ""), handle),
         )
         return found
 
     def listed(self, prefix: str, delimiter: str) -> list[tuple[str, int, str]]:
         """Key, size and ETag of each object; a thousand arrive with one request."""
         signed = self._signed
-        found: list[tuple[str, int, str]] = self._tried(
+        found: list[tuple[str, int, str]] = _tried(
+            self.in_signed,
             (lambda: signed.listed(prefix, delimiter)) if signed else None,
             lambda: self._listed(prefix, delimiter),
         )
@@ -82,20 +106,11 @@ class Bodies:
         """Store it with its SHA-256, which the store verifies where it can."""
         large = len(data) >= LARGE
         fast = self._signed if large else self._fast if PLAIN.fullmatch(key) else None
-        self._tried(
+        _tried(
+            self.in_signed if large else self.in_obstore,
             (lambda: fast.put(key, data, digest)) if fast else None,
             lambda: self._put(key, data, digest),
         )
-
-    def _tried(self, fast: Callable[[], Any] | None, sure: Callable[[], Any]) -> Any:
-        """What the first says, else what the second does."""
-        if fast is None or self._failures >= STRIKES:
-            return sure()
-        with contextlib.suppress(*_failures()):
-            return fast()
-        answer = sure()
-        self._failures += 1  # boto3 did what the other could not
-        return answer
 
     def _get(self, key: str, start: int, end: int | None, etag: str) -> bytes:
         about: dict[str, str] = {"IfMatch": f'"{etag}"'} if etag else {}
@@ -128,6 +143,19 @@ class Bodies:
             Bucket=self._bucket, Key=key, Body=bytes(data), Metadata={"sha256": digest},
             ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
         )  # fmt: skip
+
+
+def _tried(trust: Trust, fast: Callable[[], Any] | None, sure: Callable[[], Any]) -> Any:
+    """What the first says, else what the second does."""
+    if fast is None or not trust.holds():
+        return sure()
+    with contextlib.suppress(*_failures()):
+        answer = fast()
+        trust.note(failed=False)
+        return answer
+    answer = sure()
+    trust.note(failed=True)  # boto3 did what the other could not
+    return answer
 
 
 def _written(data: bytes | memoryview, handle: BinaryIO) -> tuple[int, str]:
@@ -178,10 +206,12 @@ def _obstore(client: Any, credentials: Any, bucket: str, options: StoreOptions) 
     by_path = address.path.startswith(f"/{bucket}/")
 
     def current() -> Any:
-        frozen = credentials.get_frozen_credentials()  # renewed by botocore when they run out
+        """Asked for each request, as what is told to end at once is not kept: botocore renews
+        them, and whoever hands keys to this job may have changed them."""
+        frozen = credentials.get_frozen_credentials()
         return {
             "access_key_id": frozen.access_key, "secret_access_key": frozen.secret_key,
-            "token": frozen.token, "expires_at": datetime.now(UTC) + KNOWN,
+            "token": frozen.token, "expires_at": datetime.now(UTC),
         }  # fmt: skip
 
     return _Obstore(

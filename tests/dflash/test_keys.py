@@ -13,6 +13,7 @@ import pytest
 
 from dflash import keys, outbox, upload
 from dflash.__main__ import main
+from dflash.bodies import LARGE
 from dflash.errors import EXIT_KEYS
 from dflash.progress import Progress
 from dflash.s3 import KeysExpired, StoreOptions
@@ -149,6 +150,17 @@ def test_the_newest_keys_sign_each_request(ending, job, fast):
         job.hand()
     assert set(store.listed()) == {"f0", "f1", "f2"}
     assert ending.keys == 4
+
+
+@pytest.mark.parametrize("size", [1, LARGE], ids=["obstore", "signed"])
+def test_new_keys_are_used_at_once_though_the_old_ones_hold(ending, job, size):
+    """They are handed out before the old ones end, which may be now."""
+    store = S3Store("s3://bucket/x", StoreOptions())
+    for number in range(3):
+        store.write(f"f{number}", bytes(size))
+        job.hand()
+    assert ending.keys == 3
+    assert ending.refused == 0
 
 
 @pytest.mark.parametrize("behind_s", [0, 120])

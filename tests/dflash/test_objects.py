@@ -172,7 +172,7 @@ def test_a_listing_of_many_pages(s3: Any, *, fast: bool) -> None:
     assert listed["deep/er/x"] == Listed(size=1, etag="9dd4e461268c8034f5c8564e155c67a6")
     assert store.listed(deep=False, below="0001").keys() == {f"0001{n}" for n in range(10)}
     assert sorted(store.listed(deep=False)) == sorted(set(names) - {"deep/er/x"})
-    assert store._bodies._failures == 0
+    assert store._bodies.in_signed.failures == 0
 
 
 def test_ten_thousand_are_listed_with_ten_requests(
