@@ -19,7 +19,7 @@ from dflash.losses import FrozenHead, LossOptions, block_loss
 from dflash.meter import Meter
 from dflash.prefetch import Prefetch
 from dflash.random_states import rng_of_all, set_rng
-from dflash.ranks import group_of_drafters, launcher_alive
+from dflash.ranks import grace_left, group_of_drafters, launcher_alive
 from dflash.run_plan import first_step, frozen_target, schedule_of
 from dflash.run_record import RunRecord
 from dflash.sampled_head import SampledHead
@@ -160,7 +160,7 @@ class DrafterRun:
         mine = range(self.step * count + role.drafter, self.plan.total * count, role.drafters)
         self.loader = Prefetch(mine, self._load)
         started = self.mark = time.monotonic()
-        ended = "steps"
+        ended, asked_at = "steps", 0.0
         if self.step == self.plan.total:  # a kill came before the summary, or it was made elsewhere
             self.record.recall(self.step)
             self._save(self.elapsed_before, ended)
@@ -169,6 +169,7 @@ class DrafterRun:
             self._one_step()
             elapsed = self.elapsed_before + time.monotonic() - started
             ended = self._asked_to_end(stop, elapsed)
+            asked_at = time.monotonic() if ended == "signal" else 0.0
             last = self.step == self.plan.total or ended != "steps"
             if last or self.step % self.config.save_every == 0:
                 self._save(elapsed, ended if last else "running")
@@ -177,10 +178,9 @@ class DrafterRun:
         self.loader.close()
         if self.step < self.plan.total:
             self.feed.stop(self.step * self.config.micro_batches)
+        self.record.close(lambda: grace_left(stop.at or asked_at))
         if ended == "signal":
             self._wait_for_the_lead()
-        self.record.close()
-        if ended == "signal":
             raise Interrupted(
                 f"Stopped by a signal after step {self.step} of {self.plan.total}; saved.",
                 "Run the same command again to go on.",
@@ -222,7 +222,7 @@ class DrafterRun:
 
     def _wait_for_the_lead(self) -> None:
         """A rank that leaves with an exit code of its own makes torchrun kill the others: not
-        before the checkpoint is there.
+        before the checkpoint is there, and its upload had its time.
         """
         if self.role.drafters > 1:
             with peer_errors("the first drafter rank"):

@@ -33,6 +33,9 @@ SETTLE_S = 2.0
 """After the first death, time for the others to say what they saw: the cause may come second."""
 GRACE_S = 8.0
 PARENT = "DFLASH_LAUNCHER_PID"
+TORCHRUN_GRACE, MARGIN_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 5.0
+"""How long torchrun waits after SIGTERM before it kills, if it is told by its environment; and what
+a rank needs of that to leave."""
 PR_SET_PDEATHSIG = 1
 ERRORS = "rank-errors"
 
@@ -85,6 +88,19 @@ class Role:
 def under_launcher() -> bool:
     """Whether torchrun or `launch` started this process as one of many."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def under_torchrun() -> bool:
+    """Whether a launcher that knows nothing of this program started this process."""
+    return under_launcher() and PARENT not in os.environ
+
+
+def grace_left(asked_at: float) -> float | None:
+    """Seconds until the launcher kills whom it asked to stop; None when it did not (0) or waits."""
+    if not asked_at or not under_torchrun():
+        return None
+    allowed = float(os.environ.get(TORCHRUN_GRACE, "30"))
+    return max(0.0, asked_at + allowed - MARGIN_S - time.monotonic())
 
 
 def join_group(config: TrainConfig, *, cuda: bool) -> Role:

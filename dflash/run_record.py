@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import curves, keys
-from dflash.checkpoint import BEST, provenance_of, save_checkpoint
+from dflash.checkpoint import BEST, latest_checkpoint, provenance_of, save_checkpoint
 from dflash.files import read_json, write_json, write_text
 from dflash.progress import Progress, parse_line
-from dflash.upload import Uploader, options_of
+from dflash.upload import Uploader, options_of, was_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from dflash.drafter import Drafter
     from dflash.optim import Optimiser
@@ -50,6 +50,16 @@ class RunRecord:
             self.phase(note)
         if config.upload:
             self.uploader = Uploader(config.upload, self.phase, options_of(config))
+            self._send_what_is_left(self.uploader)
+
+    def _send_what_is_left(self, uploader: Uploader) -> None:
+        """The newest checkpoint, when the run that made it ended before its upload did."""
+        newest, path = latest_checkpoint(self.out), self.out / SUMMARY
+        if newest is None or not path.is_file():
+            return
+        if not was_sent(read_json(path, "training summary"), uploader.url, newest.name):
+            self.phase(f"{newest.name} may not have been uploaded: it goes first")
+            uploader.offer(newest)
 
     def begins(self, optimiser: Optimiser) -> None:
         """Every parameter group with its rate: one that trains slower than meant shows here."""
@@ -161,14 +171,17 @@ class RunRecord:
                 return before
         return name
 
-    def close(self) -> None:
-        """Wait for the upload; what became of it goes into the summary."""
+    def close(self, left: Callable[[], float | None]) -> None:
+        """Wait for the upload, so long at most; what became of it goes into the summary."""
         if not self.writes:
             return
         self.board.close()
         if self.uploader is None:
             return
-        self.uploaded = self.uploader.close()
+        waiting, seconds = ", ".join(sorted(self.uploader.holding)), left()
+        if waiting and seconds is not None:
+            self.phase(f"{waiting} is saved; its upload has {seconds:.0f} s until this run ends")
+        self.uploaded = self.uploader.close(left)
         if self.uploaded["problem"]:
             self.phase(f"not uploaded: {self.uploaded['problem']}")
         summary = read_json(self.out / SUMMARY, "training summary")

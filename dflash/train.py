@@ -61,18 +61,15 @@ def run(args: argparse.Namespace) -> int:
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Train to the end, or go on from the newest checkpoint in `out`; returns the summary."""
-    from dflash.checkpoint import remove_partial
     from dflash.ranks import Role, launch
     from dflash.run_plan import plan
 
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
     with _only_run(out) as lock:
-        finished = finished_summary(config)
+        finished = finished_or_restored(config)
         if finished is not None:
             return sent(config, finished)
-        remove_partial(out)
-        restore(config)
         plan(config)  # what is wrong with the input is said here, before any process starts
         write_json(out / RUN, config.to_json())
         role = Role.of(config, 0)
@@ -85,12 +82,10 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 def sent(config: TrainConfig, finished: dict[str, Any]) -> dict[str, Any]:
     """A run that is over; its last checkpoint is sent where it was to go, if it is not there."""
-    from dflash.upload import Uploader, options_of
+    from dflash.upload import Uploader, options_of, was_sent
 
-    checkpoint, before = Path(finished["checkpoint"]), finished.get("upload") or {}
-    if not config.upload:
-        return finished
-    if (before.get("url"), before.get("latest")) == (config.upload.rstrip("/"), checkpoint.name):
+    checkpoint = Path(finished["checkpoint"])
+    if not config.upload or was_sent(finished, config.upload, checkpoint.name):
         return finished
     tell = Progress(echo=sys.stderr)
     uploader = Uploader(
@@ -134,6 +129,17 @@ def _only_run(out: Path) -> Iterator[int]:
         yield handle.fileno()
 
 
+def finished_or_restored(config: TrainConfig) -> dict[str, Any] | None:
+    """The summary of a run that is over, else None, with all in `out` that it goes on from."""
+    from dflash.checkpoint import remove_partial
+
+    finished = finished_summary(config)
+    if finished is None:
+        restore(config)
+        remove_partial(Path(config.out))  # after it: it goes on with what a killed one fetched
+    return finished
+
+
 def restore(config: TrainConfig) -> None:
     """On a machine that has no checkpoint yet: the newest that was uploaded."""
     from dflash.checkpoint import latest_checkpoint
@@ -173,11 +179,14 @@ def rank_main(config: TrainConfig) -> int:
     import torch
     import torch.distributed as dist
 
-    from dflash.ranks import join_group, record_error
+    from dflash.ranks import join_group, record_error, under_torchrun
 
     role = join_group(config, cuda=torch.cuda.is_available())
     try:
-        run_rank(config, role)
+        if under_torchrun():
+            run_by_torchrun(config, role)
+        else:
+            run_rank(config, role)
     except DflashError as error:
         record_error(Path(config.out), role, error)
         sys.stderr.write(f"dflash train, {role.label}: {error.message}\n")
@@ -205,11 +214,29 @@ def whole_process(config: TrainConfig) -> int:
     return code
 
 
+def run_by_torchrun(config: TrainConfig, role: Role) -> None:
+    """What `train` does around a run: here the lead does it for all ranks."""
+    import torch.distributed as dist
+
+    from dflash.feed import peer_errors
+
+    finished = finished_or_restored(config) if role.leads else None
+    over: list[Any] = [None] * role.world
+    with peer_errors("the first drafter rank"):
+        dist.all_gather_object(over, finished is not None)
+    if not any(over):
+        run_rank(config, role)
+    if role.leads:
+        summary = finished or read_json(Path(config.out) / SUMMARY, "training summary")
+        write_out(require_sent(sent(config, summary) if finished else summary))
+
+
 def run_rank(config: TrainConfig, role: Role) -> None:
     """Do this rank's part of the run."""
     from dflash.drafter_run import DrafterRun
     from dflash.interrupt import StopRequest
     from dflash.out_of_memory import is_out_of_memory, out_of_memory
+    from dflash.ranks import under_launcher
     from dflash.run_plan import Types, plan
 
     types = Types.of(config)
@@ -219,7 +246,7 @@ def run_rank(config: TrainConfig, role: Role) -> None:
     if role.world > 1:
         agree(config, made)
     try:
-        with StopRequest() as stop:
+        with StopRequest(launched=under_launcher()) as stop:
             if role.is_drafter:
                 drafter = DrafterRun(config, role, made, types)
                 drafter.run(stop)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from dflash.s3 import S3, KeysExpired, NoAccess, StoreOptions, short, split
 from dflash.s3_store import S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dflash.train_config import TrainConfig
@@ -35,6 +36,7 @@ OTHER = "Point `latest` there at an earlier checkpoint, or leave --upload out."
 PAUSES_S = (1, 2, 5, 10, 30, 60)
 PATIENCE_S = 600.0
 """At the end of a run, for an upload that is getting on."""
+LOOK_S = 0.2
 
 
 def options_of(config: TrainConfig) -> StoreOptions:
@@ -43,6 +45,12 @@ def options_of(config: TrainConfig) -> StoreOptions:
         OPTIONS, endpoint=config.endpoint, region=config.region, addressing=config.addressing,
         short_lived_only=config.short_lived_only,
     )  # fmt: skip
+
+
+def was_sent(summary: Mapping[str, Any], url: str, checkpoint: str) -> bool:
+    """Whether an earlier run's summary tells that this checkpoint arrived there."""
+    upload = summary.get("upload") or {}
+    return (upload.get("url"), upload.get("latest")) == (url.rstrip("/"), checkpoint)
 
 
 class Uploader:
@@ -77,14 +85,20 @@ class Uploader:
             self._wanted = folder
             self._wake.notify_all()
 
-    def close(self) -> dict[str, Any]:
-        """Let what is getting on get done, try once more what is not; then say how it stands."""
+    def close(self, left: Callable[[], float | None] = lambda: None) -> dict[str, Any]:
+        """Let what is getting on get done, try once more what is not; then say how it stands.
+
+        `left`: the seconds that there are for it, if somebody limits them, which may be later.
+        """
         with self._wake:
             self._ending = True
             self._wake.notify_all()
-        self._thread.join(PATIENCE_S)
+        until = time.monotonic() + PATIENCE_S
+        while self._thread.is_alive() and time.monotonic() < until and left() != 0:
+            self._thread.join(min(LOOK_S, until - time.monotonic()))
         if self._thread.is_alive():
-            self.problem = self.problem or "the last upload was not done in time"
+            late = "the upload was not done in time; the same command goes on with it"
+            self.problem = self.problem or late
         found = {"url": self.url, "latest": self.latest or None, "problem": self.problem or None}
         return {**found, **({"keys_ended": True} if self.keys_ended else {})}
 
@@ -132,8 +146,12 @@ class Uploader:
             for path in sorted(folder.iterdir())
             if path.is_file()
         }
+        there = store.listed(below=f"{top}/")
         for name, entry in files.items():
-            store.send(folder / name, f"{top}/{name}", entry["size"], entry["sha256"], None)
+            key, size, digest = f"{top}/{name}", entry["size"], entry["sha256"]
+            known = there.get(key)  # by a run that was killed
+            if known is None or known.size != size or store.digest(key) != digest:
+                store.send(folder / name, key, size, digest, None)
         there = store.listed(below=f"{top}/")
         for name, entry in files.items():
             found = there.get(f"{top}/{name}")

@@ -135,41 +135,52 @@ def test_a_disk_that_is_full_behind_the_checkpoint_is_told(
 
 
 def asked_alone(rank: int, values: dict[str, Any], folder: str) -> bool:
-    """Only the second drafter gets the signal; whether the checkpoint is there when it leaves."""
+    """Only the second drafter gets the signal; whether all is saved and sent when it leaves."""
     import dflash.run_record
     from dflash.drafter_run import DrafterRun
-    from dflash.train import rank_main, run_rank
+    from dflash.train import run_rank
+    from dflash.upload import Uploader
 
     gone, save, vote = Path(folder) / "gone", dflash.run_record.save_checkpoint, DrafterRun.run
     config = TrainConfig.from_json(values)
 
-    def slow(*args: Any, **kwargs: Any) -> Path:
-        deadline = time.monotonic() + 1.0
+    def linger() -> None:
+        deadline = time.monotonic() + 0.5
         while not gone.exists() and time.monotonic() < deadline:  # it must not go before
             time.sleep(0.01)
+
+    def slow(*args: Any, **kwargs: Any) -> Path:
+        linger()
         return save(*args, **kwargs)
 
+    def upload(_uploader: Uploader, checkpoint: Path) -> None:
+        linger()
+        (Path(folder) / f"sent-{checkpoint.name}").touch()
+
     dflash.run_record.save_checkpoint = slow
-    if rank != 1:
-        return rank_main(config) in (0, 75)
+    Uploader._upload = upload  # type: ignore[method-assign]
 
     def asked(run: DrafterRun, stop: StopRequest) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         vote(run, stop)
 
-    DrafterRun.run = asked  # type: ignore[method-assign]
+    if rank == 1:
+        DrafterRun.run = asked  # type: ignore[method-assign]
     from dflash.ranks import join_group
 
     with pytest.raises(Interrupted):
         run_rank(config, join_group(config, cuda=False))
     saved = (Path(config.out) / "step-000001").is_dir()
+    sent = (Path(folder) / "sent-step-000001").exists()
     gone.touch()
-    return saved
+    return saved and sent
 
 
-def test_no_rank_leaves_before_the_last_checkpoint_is_there(inputs: Path, tmp_path: Path) -> None:
+def test_no_rank_leaves_before_the_last_checkpoint_is_there_and_sent(
+    inputs: Path, tmp_path: Path
+) -> None:
     """torchrun kills the others when one ends with an exit code of its own."""
-    values = options(inputs, tmp_path / "out", drafters=2, steps=9)
+    values = options(inputs, tmp_path / "out", drafters=2, steps=9, upload="s3://none/x")
     assert in_ranks(2, tmp_path, asked_alone, values, str(tmp_path)) == [True, True]
 
 

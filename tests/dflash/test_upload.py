@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from dflash import upload
+from dflash.checkpoint import PARTIAL
 from dflash.errors import DflashError, UsageError
 from dflash.s3_store import S3Store
-from dflash.train import train
+from dflash.train import finished_or_restored, train
 from dflash.train_config import TrainConfig
 from dflash.upload import Uploader, fetch_latest
 from tests.support.s3 import s3, s3_keys, s3_server
@@ -181,6 +182,45 @@ def test_what_was_damaged_there_is_not_resumed_from(s3: Any, tmp_path: Path) -> 
         fetch_latest(url, tmp_path, lambda _text: None)
     assert not (tmp_path / "step-000001").exists()
     assert fetch_latest(f"s3://{s3.bucket}/empty", tmp_path, lambda _text: None) is None
+
+
+def test_what_a_killed_start_fetched_is_not_fetched_again(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, out = f"s3://{s3.bucket}/x", tmp_path / "out"
+    out.mkdir()
+    made, asked, real = checkpoint(tmp_path, 1), [], S3Store.fetch
+    uploader = Uploader(url, lambda _text: None)
+    uploader.offer(made)
+    uploader.close()
+    (out / f"{PARTIAL}{made.name}").mkdir()
+    shutil.copy(made / "model.safetensors", out / f"{PARTIAL}{made.name}")
+
+    def fetch(store: S3Store, name: str, *rest: Any) -> str:
+        asked.append(name)
+        return real(store, name, *rest)
+
+    monkeypatch.setattr(S3Store, "fetch", fetch)
+    config = TrainConfig.from_json({"target": "t", "data": "d", "out": str(out), "upload": url})
+    assert finished_or_restored(config) is None
+    assert asked == [f"{made.name}/config.json"]
+    assert [path.name for path in out.iterdir() if path.is_dir()] == [made.name]
+
+
+def test_what_is_there_of_a_checkpoint_is_not_sent_again(s3: Any, tmp_path: Path) -> None:
+    """By a run that was killed within its upload; a file that changed since then is."""
+    made, url = checkpoint(tmp_path, 1), f"s3://{s3.bucket}/x"
+    store = S3Store(url, upload.OPTIONS)
+    store.write(f"{made.name}/model.safetensors", (made / "model.safetensors").read_bytes())
+    store.write(f"{made.name}/config.json", b"[]")
+    about = {"Bucket": s3.bucket, "Key": f"x/{made.name}/model.safetensors"}
+    before = s3.head_object(**about)["LastModified"]
+    until(lambda: time.time() > before.timestamp() + 1, "another second")
+    uploader = Uploader(url, lambda _text: None)
+    uploader.offer(made)
+    assert uploader.close()["latest"] == made.name
+    assert s3.head_object(**about)["LastModified"] == before
+    assert text_of(s3, f"x/{made.name}/config.json") == "{}"
 
 
 def test_a_url_that_is_none(tmp_path: Path) -> None:
