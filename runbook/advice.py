@@ -19,6 +19,7 @@ from runbook.reasons import (
 )
 from runbook.rented import HERE, where
 from runbook.requests import runbook_is_approved
+from runbook.retries import after_loss
 from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
 from state.claims import RUN
@@ -123,6 +124,8 @@ def _attention(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> Ne
             return _on(task, "restart", reason, said=task.reason, person=True)
         latest = snapshot.latest_attempt(task.id)
         refused = latest is not None and latest.state is AttemptState.NEVER_STARTED
+        if after_loss(snapshot, task):
+            continue  # decided beforehand, by its retry policy
         if task.state is TaskState.ATTENTION and refused:
             reason = f"{task.id} was not started, so it has no log: its host names what holds it"
             return _on(task, "status", reason, said=task.reason, person=True)
@@ -179,7 +182,7 @@ def _failures(snapshot: Snapshot, task: Task) -> int:
 def _running(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
     moving = [task for task in tasks if task.state in RUNNING - {TaskState.SERVING}]
     if not moving:
-        return None
+        return _lost(snapshot, tasks, engine)
     names = ", ".join(task.id for task in moving)
     stops = [f"; {task.id}: {stop}" for task in moving if (stop := stop_pending(snapshot, task))]
     if engine:
@@ -187,6 +190,18 @@ def _running(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextA
         return NextAction(verb="wait", task=moving[0].id, command="runbook wait", reason=reason)
     reason = f"{names} under way on the host and nobody watches: adopt and go on{''.join(stops)}"
     return NextAction(verb="run", task=moving[0].id, command="runbook run", reason=reason)
+
+
+def _lost(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAction | None:
+    """What was lost and is tried again by its policy."""
+    for task in tasks:
+        if again := after_loss(snapshot, task):
+            reason = f"{task.id} was lost; once nothing of it is left it is tried again ({again})"
+            if not engine:
+                return NextAction(verb="run", task=task.id, command="runbook run", reason=reason)
+            reason += f", by {engine}"
+            return NextAction(verb="wait", task=task.id, command="runbook wait", reason=reason)
+    return None
 
 
 def _gated(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAction | None:

@@ -14,8 +14,8 @@ from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
-from runbook.forecast import LIKE, forecasts, rental_of, seconds_it_ran, seconds_of
-from state import AttemptState, Snapshot, Task, TaskKind, TaskState, UnknownHost
+from runbook.forecast import LIKE, forecasts, rental_of, seconds_it_ran, seconds_of, went_well
+from state import Snapshot, Task, TaskKind, TaskState, UnknownHost
 from state.graph import critical_path, family_of
 
 if TYPE_CHECKING:
@@ -270,11 +270,10 @@ class Estimates:
         self._snapshot = snapshot
         self._by_task: defaultdict[str, list[float]] = defaultdict(list)
         self._by_family: defaultdict[str, list[float]] = defaultdict(list)
-        now = {task.id: task.definition_hash for task in snapshot.tasks}
         for attempt in snapshot.attempts:
             # Another definition may take another time: it says nothing of this one.
-            same = attempt.definition_hash == now.get(attempt.task)
-            if same and attempt.state is AttemptState.VERIFIED and attempt.ended_at:
+            task = snapshot.by_id.get(attempt.task)
+            if task and attempt.ended_at and went_well(snapshot, task, attempt):
                 took = seconds_it_ran(attempt)
                 self._by_task[attempt.task].append(took)
                 self._by_family[family_of(attempt.task)].append(took)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from runbook.reasons import judgement
 from state import AttemptState, UnknownTask
 from state.graph import family_of, members
 
@@ -87,17 +88,20 @@ def measured(snapshot: Snapshot, name: str) -> tuple[Measured, ...]:
 
 
 def _on_machines(snapshot: Snapshot, task: Task) -> Iterator[Measured]:
+    attempts = snapshot.attempts_of(task.id)
+    definitions = {task.definition_hash}
+    definitions |= {one.definition_hash for one in attempts if went_well(snapshot, task, one)}
     by_machine: defaultdict[tuple[str, str], list[Attempt]] = defaultdict(list)
-    for attempt in snapshot.attempts_of(task.id):
-        if attempt.definition_hash == task.definition_hash and attempt.ended_at:
+    for attempt in attempts:
+        if attempt.definition_hash in definitions and attempt.ended_at:
             rental = rental_of(snapshot, attempt)
             by_machine[attempt.host, rental.machine if rental else ""].append(attempt)
-    for (role, machine), attempts in by_machine.items():
-        well = [one for one in attempts if one.state is AttemptState.VERIFIED]
+    for (role, machine), there in by_machine.items():
+        well = [one for one in there if went_well(snapshot, task, one)]
         if well:
             rental = rental_of(snapshot, well[-1])
-            ran = sum(map(seconds_it_ran, attempts))
-            swing = sum(map(_swing_s, attempts))
+            ran = sum(map(seconds_it_ran, there))
+            swing = sum(_swing_s(snapshot, one) for one in there)
             yield Measured(
                 task=task.id,
                 role=role,
@@ -105,8 +109,21 @@ def _on_machines(snapshot: Snapshot, task: Task) -> Iterator[Measured]:
                 usd_per_hour=rental.usd_per_hour if rental else None,
                 seconds=swing,
                 aside_s=ran - swing,
-                out=well[-1].evidence.get(OUT) or {},
+                out=_evidence(snapshot, well[-1]).get(OUT) or {},
             )
+
+
+def went_well(snapshot: Snapshot, task: Task, attempt: Attempt) -> bool:
+    """Whether it did by the present definition, at its end or when it was judged again."""
+    later = judgement(snapshot, attempt)
+    if later:
+        return later.get("definition") == task.definition_hash
+    same = attempt.definition_hash == task.definition_hash
+    return same and attempt.state is AttemptState.VERIFIED
+
+
+def _evidence(snapshot: Snapshot, attempt: Attempt) -> Mapping[str, Any]:
+    return {**attempt.evidence, **judgement(snapshot, attempt).get("evidence", {})}
 
 
 def rental_of(snapshot: Snapshot, attempt: Attempt) -> Rental | None:
@@ -170,9 +187,9 @@ def _forecast(task: str, like: Mapping[str, Any], on: Measured, rate: float) -> 
     )
 
 
-def _swing_s(attempt: Attempt) -> float:
+def _swing_s(snapshot: Snapshot, attempt: Attempt) -> float:
     """Of its time, what its work takes in full swing: all of it where that is not known."""
-    ran, said = seconds_it_ran(attempt), attempt.evidence.get(STEADY_S)
+    ran, said = seconds_it_ran(attempt), _evidence(snapshot, attempt).get(STEADY_S)
     return min(ran, float(said)) if isinstance(said, int | float) else ran
 
 

@@ -12,8 +12,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runbook.reasons import is_void
-from state import AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState, UnknownHost
+from runbook.reasons import GONE, is_void
+from state import AttemptState, Snapshot, Task, TaskKind, TaskState, UnknownHost
 from state.graph import ready, topological
 from state.transitions import RUNNING, TERMINAL
 
@@ -25,7 +25,6 @@ JOBS_PER_HOST = 4
 SHM = "shm:"
 NAMED = 4
 BELOW = "it is stale, and what the task uses was made from it"
-GONE = frozenset({FailureClass.LOST_REBOOT, FailureClass.LOST_REBUILT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

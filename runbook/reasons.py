@@ -22,10 +22,13 @@ DRAIN = "drain:"
 """Prefix of the keys under which is kept how long a server may drain."""
 WHY_STOPPED = "why_stopped"
 """Key of an attempt's evidence: whoever sees a stop through says the same reason."""
+CLASS_OF_STOP = "class_of_stop"
+"""Key of an attempt's evidence: and counts the same failure, by which its task may be retried."""
 NOT_RETRIED = "not retried: a failed check never is"
 """Why a retry policy does nothing about it: unchanged, it ends the same way."""
 JUDGED = "judged:"
-"""Prefix of the keys, by attempt, under which are kept the checks that it was judged by later."""
+"""Prefix of the keys, by attempt, under which is kept how a failed one was judged later, and held:
+`checks`, the `definition` that asks them, and the `evidence` that its end would have left."""
 TOO_LATE = "had ended before the stop"
 """Beside the outcome of what somebody wanted to stop."""
 WHY = "why"
@@ -41,6 +44,13 @@ OVER_BUDGET = "over budget: "
 RENTAL = "rental "
 """The same of a task that the rental of its machine does not last for."""
 
+DIAGNOSIS = "diagnosis"
+"""Key of an attempt's evidence: what its last words say of its end."""
+LOST = "lost ("
+"""How the reason of a task begins of whose attempt no outcome can be known."""
+GONE = frozenset({FailureClass.LOST_REBOOT, FailureClass.LOST_REBUILT})
+"""Losses that leave no process behind."""
+
 REBOOTED = "was rebooted"
 REPLACED = "is another machine now"
 MOVED = "keeps its files in other folders now"
@@ -52,9 +62,14 @@ def done_checks(snapshot: Snapshot, attempt: Attempt | None) -> list[dict[str, A
     """The checks by which an attempt is, or was last, judged."""
     if attempt is None:
         return []
-    later = snapshot.meta.extra.get(JUDGED + attempt.id)
-    found = json.loads(later) if later else attempt.detail.get("done_when")
+    found = judgement(snapshot, attempt).get("checks") or attempt.detail.get("done_when")
     return list(found or ())
+
+
+def judgement(snapshot: Snapshot, attempt: Attempt) -> dict[str, Any]:
+    """How a failed attempt was judged later, see `JUDGED`; empty when it was not."""
+    found = json.loads(snapshot.meta.extra.get(JUDGED + attempt.id, "{}"))
+    return found if isinstance(found, dict) else {"checks": found}  # as it was kept at first
 
 
 def failed_by_checks(attempt: Attempt | None, task: Task) -> TypeGuard[Attempt]:

@@ -159,7 +159,15 @@ ANSWERS: tuple[Answer, ...] = (
     Answer("retry", "--all-failed", _keys(TASKS)),
     Answer("supersede", "", MOVED),
     Answer("skip", "", MOVED),
-    Answer("verify", "", _keys(("tasks", "object", "id -> check, verdict and evidence of each"))),
+    Answer(
+        "verify",
+        "",
+        _keys(
+            ("tasks", "object", "of the judged: id -> check, verdict and evidence of each"),
+            ("left", "object", "named and not judged: id -> why"),
+            ("unanswered", "object", "whose host gave no answer: id -> what was found"),
+        ),
+    ),
     Answer("reconcile", "", _keys(("attempts", "list", "what was found, and `changed`", Seen))),
     Answer("gate", "list", _keys(("tasks", "list", "that wait for a yes", TaskRow))),
     Answer("gate", "approve", MOVED),

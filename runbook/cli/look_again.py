@@ -11,6 +11,8 @@ from runbook import report
 from runbook.cli.acting import Acting, acting
 from runbook.cli.common import answer, plain, token_option, use_token
 from runbook.errors import Exit
+from state import TaskState
+from state.graph import members
 
 if TYPE_CHECKING:
     from runbook.engine.reconcile import Seen
@@ -26,8 +28,8 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
 
     A check that could not be carried out changes nothing (exit 5).
 
-    A task that failed by a check alone, named here, is judged again by its checks as they are
-    defined now, and is done when they hold: its work is not done again.
+    A task that failed by a check alone, named here or by its family, is judged again by its checks
+    as they are defined now, and is done when they hold: its work is not done again.
 
     Example: runbook verify tokenize
     """
@@ -35,32 +37,32 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
         use_token(service, token, "verify", tasks[0] if tasks else "")
         found = service.verify(tasks)
         bad, unknown = (
-            [name for name, rows in found.items() if any(r["verdict"] == what for r in rows)]
+            [name for name, rows in found.tasks.items() if any(r["verdict"] == what for r in rows)]
             for what in ("fail", "unknown")
         )
         again = service.redo(tasks) if redo else ()
-        now = {task.id: task for task in service.snapshot().tasks}
-        revision = service.store.revision()
+        snapshot = service.snapshot()
+        named = [task for name in tasks for task in members(snapshot, name)]
         if call.rehearsed(service):
             return
     if call.as_json:
-        answer("verify", revision, {"tasks": found})
+        answer("verify", snapshot.revision, plain(found))
     else:
-        rows = [(r["verdict"], name, r["check"]) for name, rs in found.items() for r in rs]
+        rows = [(r["verdict"], name, r["check"]) for name, rs in found.tasks.items() for r in rs]
         report.table(rows)
+        for name, why in {**found.left, **found.unanswered}.items():
+            report.line(f"{name}: not judged: {report.clean(why)}")
         more = f"; unknown: {len(unknown)}" if unknown else ""
-        report.line(f"Checks of {len(found)} tasks: {len(rows)}; not held: {len(bad)}{more}.")
-        for name in tasks:
-            if name in now:  # not a family
-                said = now[name].reason
-                why = f": {report.clean(said)}" if said else ""
-                report.line(f"{name} is {now[name].state}{why}")
+        said = f"Checks of {len(found.tasks)} tasks: {len(rows)}; not held: {len(bad)}{more}."
+        report.line(said)
+        for task in named:
+            why = f": {report.clean(task.reason)}" if task.reason else ""
+            report.line(f"{task.id} is {task.state}{why}")
         if again:
             report.line(f"ready again: {', '.join(again)}")
-    failed = [name for name in tasks if name in now and now[name].state == "failed"]
-    if failed or (bad and not redo):
+    if any(task.state is TaskState.FAILED for task in named) or (bad and not redo):
         sys.exit(Exit.CHECK_FAILED)
-    sys.exit(Exit.UNKNOWN if unknown else Exit.OK)
+    sys.exit(Exit.UNKNOWN if unknown or found.unanswered else Exit.OK)
 
 
 @click.command("reconcile")
@@ -85,6 +87,10 @@ def reconcile_command(call: Acting, name: str) -> None:
         report.table(_seen_row(seen) for seen in found)
         changed = sum(seen.changed for seen in found)
         report.line(f"{len(found)} attempts looked at, {changed} changed.")
+        for seen in found:
+            if seen.then:
+                said = f"{seen.task}: `runbook run` sweeps it, then tries again ({seen.then})"
+                report.line(report.located(said))
     silent = any(seen.found.startswith("unknown") for seen in found)
     sys.exit(Exit.UNKNOWN if silent else Exit.OK)
 

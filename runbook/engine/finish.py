@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
+from runbook import retries
 from runbook.engine import renewing
 from runbook.engine.events import Info
 from runbook.forecast import OUT, RAN_S, STEADY_S
-from runbook.reasons import NOT_RETRIED, STOPPED_BY, TOO_LATE, WHY, WHY_STOPPED
-from runbook.serving.diagnosis import DIAGNOSIS
+from runbook.reasons import NOT_RETRIED, TOO_LATE, WHY
 from runbook.steady import steady_s
 from state import Attempt, AttemptState, FailureClass, Task, TaskState
 from state.ids import stamp
@@ -29,13 +29,10 @@ CHECK_TRIES = 3
 """How often checks are asked while one of them has no answer, such as on a slow disk."""
 CHECK_LIMIT_S = 900.0
 """For all checks of a task together: a manifest of a large model is read whole."""
-LONGEST_BACKOFF_S = 3600.0
 LONGEST_PROGRESS = 16 << 20
 """Bytes of progress that are read for a rate: of a task of days, its own time tells enough."""
 DECISION, LONGEST_DECISION = "decision", 1000
 """Key of a job's results under which it says what is to be done by them."""
-NEVER_RETRIED = frozenset({FailureClass.OOM, FailureClass.CHECK_FAILED, FailureClass.STOPPED})
-"""Unchanged, these end the same way; a person looks first."""
 
 
 def finish(
@@ -213,15 +210,15 @@ def conclude(
 ) -> None:
     """Commits checks, results and verdict in one transaction."""
     ok = cls is FailureClass.OK
-    again = None if ok else retry_reason(task, attempt, cls)
-    if stopped_by_person(attempt):
+    again = None if ok else retries.retry_reason(task, attempt, cls)
+    if retries.stopped_by_person(attempt):
         reason = f"{reason}; {TOO_LATE}" if reason else TOO_LATE
     elif not ok and not again:
         again = renewing.retry_reason(world.store.snapshot(), attempt)
     task = world.store.snapshot().task(task.id)  # its checks took their time
     known = {**attempt.detail.get("out", {}), **out}
     # The task keeps those of its last attempt; machines are compared by each one's.
-    told = {OUT: _numbers(known), **_steady(world, attempt)} if ok else {WHY: reason}
+    told = went_well(world, attempt, known) if ok else {WHY: reason}
     with world.store.write(lease=world.lease) as tx:
         asked = zip(checks, results, strict=True) if results else ()
         record_checks(tx, task.id, "done", asked, attempt=attempt.id, epoch=attempt.epoch)
@@ -247,6 +244,11 @@ def conclude(
         world.emit(Info(text=f"{task.id}: {again}"))
     elif cls is FailureClass.CHECK_FAILED and task.definition.get("retry"):
         world.emit(Info(text=f"{task.id}: {NOT_RETRIED}"))
+
+
+def went_well(world: World, attempt: Attempt, results: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is kept of an attempt that went well: by this, others are estimated."""
+    return {OUT: _numbers(results), **_steady(world, attempt)}
 
 
 def _steady(world: World, attempt: Attempt) -> Mapping[str, float]:
@@ -305,46 +307,9 @@ def record_checks(
         )
 
 
-def retry_reason(task: Task, attempt: Attempt, cls: FailureClass) -> str | None:
-    """Why the task is tried again by itself, or None."""
-    policy = task.definition.get("retry") or {}
-    allowed = int(policy.get("max", 0))
-    names = {cls.value, exact_class(attempt, cls)}
-    if stopped_by_person(attempt):
-        return None
-    if attempt.evidence.get(DIAGNOSIS, {}).get("final"):
-        return None  # its own words: unchanged, it ends so again
-    if cls in NEVER_RETRIED or not names & set(policy.get("on", ())) or attempt.number > allowed:
-        return None
-    pause = backoff_s(policy, attempt.number)
-    after = f", after a pause of {pause:g} s" if pause else ""
-    return f"retry {attempt.number} of {allowed} after {exact_class(attempt, cls)}{after}"
-
-
-def stopped_by_person(attempt: Attempt) -> bool:
-    """Whether it ended before the stop came: it is not to run all the same."""
-    return str(attempt.evidence.get(WHY_STOPPED, "")).startswith(STOPPED_BY)
-
-
-def exact_class(attempt: Attempt, cls: FailureClass) -> str:
-    """`exit(75)` and `signal(9)` where the number is known, else the class."""
-    number = {
-        FailureClass.EXIT: attempt.exit_code,
-        FailureClass.SIGNAL: attempt.signal,
-    }.get(cls)
-    return cls.value if number is None else f"{cls.value}({number})"
-
-
-def backoff_s(policy: Mapping[str, Any], attempts: int) -> float:
-    """The pause before the next attempt: it doubles with each, up to an hour."""
-    first = float(policy.get("backoff_s") or 0.0)
-    doubled: float = first * 2.0 ** min(attempts - 1, 20)
-    return min(doubled, max(first, LONGEST_BACKOFF_S))
-
-
 def wait_before_retry(world: World, task: Task, attempt: Attempt) -> None:
     """Starts the pause on our own clock; whoever runs the engine anew has waited already."""
-    pause = backoff_s(task.definition.get("retry") or {}, attempt.number)
+    pause = retries.backoff_s(task.definition.get("retry") or {}, attempt.number)
     if pause:
         world.not_before[task.id] = time.monotonic() + pause
 

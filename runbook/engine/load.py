@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from remote import CheckResult
 from runbook.engine.events import Problem
-from runbook.engine.finish import record_checks, retry_reason
+from runbook.engine.finish import record_checks
 from runbook.engine.stopping import stop_beside
+from runbook.retries import retry_reason
 from runbook.serving.health import Patience, Watched, judge, load_text, question
 from state import Attempt, FailureClass, Task, TaskState
 

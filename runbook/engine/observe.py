@@ -11,16 +11,17 @@ from functools import partial
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
-from remote import Host, JobStatus, RemoteError, StopReport, Unreachable
+from remote import Host, JobStatus, RemoteError, Unreachable
 from runbook.engine import renewing, services, stall
 from runbook.engine.epochs import meet
-from runbook.engine.events import Info, LogGrew, Problem, Progressed
-from runbook.engine.finish import evidence_of, finish, retry_reason, wait_before_retry, when
+from runbook.engine.events import Info, LogGrew, Progressed
+from runbook.engine.finish import evidence_of, finish, when
 from runbook.engine.launching import CONTROL, launch
 from runbook.engine.logs import Growth, end_of_logs, live_of, mirror
 from runbook.engine.start import FOUND
 from runbook.errors import CannotStart
-from runbook.serving.diagnosis import DIAGNOSIS, OUT_OF_MEMORY, diagnose
+from runbook.reasons import DIAGNOSIS, LOST
+from runbook.serving.diagnosis import OUT_OF_MEMORY, diagnose
 from runbook.serving.diagnosis import last_words as server_words
 from state import (
     Attempt,
@@ -161,7 +162,7 @@ def advance(world: World, task: Task, attempt: Attempt, status: JobStatus, answe
         case "burned":
             burned(world, task, attempt, status)
         case _:
-            lost(world, task, attempt, status, host)
+            lost(world, task, attempt, status)
 
 
 def running(
@@ -269,43 +270,18 @@ def burned(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Non
     )
 
 
-def lost(world: World, task: Task, attempt: Attempt, status: JobStatus, host: Host) -> None:
-    """No outcome can be known. A person decides, or decided beforehand by a retry policy.
-
-    Before another attempt is allowed, whatever the lost one left is swept and shown to be gone.
-    """
+def lost(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
+    """No outcome can be known. A person decides, or decided beforehand by a retry policy."""
     cls = FailureClass(status.cls or "lost_evidence_gone")
     world.move(
         task,
         TaskState.ATTENTION,
-        reason=f"lost ({cls.value.removeprefix('lost_')}): {status.reason}",
+        reason=f"{LOST}{cls.value.removeprefix('lost_')}): {status.reason}",
         attempt=attempt,
         attempt_to=AttemptState.LOST,
         cls=cls,
         evidence=evidence_of(status),
     )
-    again = retry_reason(task, attempt, cls)
-    if again is None or not world.may_start:
-        return
-    job = attempt.detail["job"]
-
-    def sweep(_: World) -> StopReport:
-        return host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
-
-    def swept(report: StopReport) -> None:
-        if report.state == "stopped":
-            wait_before_retry(world, task, attempt)
-            world.move(world.store.snapshot().task(task.id), TaskState.READY, reason=again)
-
-    def failed(error: Exception) -> None:
-        if not isinstance(error, RemoteError):
-            raise error
-        world.emit(Problem(text=f"{task.id}: {error}", hint=error.hint, task=task.id))
-
-    world.background.begin(
-        world, attempt.id, task.role or "", sweep,
-        done=swept, failed=failed, keep=True, brief=True,
-    )  # fmt: skip
 
 
 def resume_control(world: World, task: Task, attempt: Attempt) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from remote import RemoteError
 from runbook.engine.observe import live_attempts, observe
 from runbook.errors import CannotStart, RunbookError
+from runbook.retries import after_loss
 from state import AttemptState, Snapshot, Task, TaskState
 from state.graph import family_of
 
@@ -31,6 +32,8 @@ class Seen:
     after: str
     found: str
     """What the host said, or why it said nothing."""
+    then: str
+    """Why the next run tries it again by itself, once nothing of it is left; empty: it does not."""
 
     @property
     def changed(self) -> bool:
@@ -97,6 +100,7 @@ def _seen(world: World, before: Snapshot, after: Snapshot, task: Task) -> Seen:
         before=f"{task.state.value}, {attempt.state.value}",
         after=f"{after.task(task.id).state.value}, {now.state.value}",
         found=_found(world, after, task, attempt.id),
+        then=after_loss(after, after.task(task.id)) or "",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from runbook.claims import blocking, live_claims
 from runbook.engine.events import Info
 from runbook.engine.garbage import shrink_old_jobs
+from runbook.engine.losses import sweep_lost
 from runbook.engine.observe import live_attempts, observe
 from runbook.engine.rentals import warn_of_rentals
 from runbook.engine.start import start, start_key
@@ -16,6 +17,7 @@ from runbook.engine.stopping import stop_beside
 from runbook.live import write_live
 from runbook.placement import Placement, place
 from runbook.reasons import (
+    CLASS_OF_STOP,
     PENDING_STOP,
     RESTARTED_BY,
     STOPPED_BY,
@@ -26,6 +28,7 @@ from runbook.reasons import (
 from runbook.views import RunResult
 from state import (
     AttemptState,
+    FailureClass,
     NotRunnable,
     PreviousAttemptLive,
     Snapshot,
@@ -125,6 +128,7 @@ class Engine:
         observe(self.world, snapshot)
         snapshot = self.world.store.snapshot()
         self.resume_stops(snapshot)
+        sweeping = sweep_lost(self.world, snapshot, self.in_scope)
         warn_of_rentals(self.world, snapshot)
         self.start_ready()
         shrink_old_jobs(self.world, self.world.store.snapshot())
@@ -132,7 +136,7 @@ class Engine:
         snapshot = self.world.store.snapshot()
         moving = any(task.state in MOVING for task in snapshot.tasks if self.in_scope(task))
         # What a worker found may not be taken over yet, though its task already stands still.
-        if moving or len(self.world.background) or self.pausing(snapshot):
+        if moving or sweeping or len(self.world.background) or self.pausing(snapshot):
             return False
         return not self.placement(snapshot).start
 
@@ -195,7 +199,8 @@ class Engine:
             then = TaskState.GATED if by_person else TaskState.FAILED
             if reason.startswith(RESTARTED_BY):
                 then = TaskState.READY
-            stop_beside(self.world, task, attempt, then=then, reason=reason)
+            cls = FailureClass(attempt.evidence.get(CLASS_OF_STOP) or FailureClass.STOPPED)
+            stop_beside(self.world, task, attempt, then=then, reason=reason, cls=cls)
 
     def forget_ended_claims(self, snapshot: Snapshot) -> None:
         """What was left to somebody who has let go since, or whose time is over, may start."""

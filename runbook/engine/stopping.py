@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from remote import Host, StopReport, Unreachable
 from runbook.engine.events import Info
-from runbook.engine.finish import evidence_of, retry_reason, wait_before_retry, when
-from runbook.reasons import WHY_STOPPED
+from runbook.engine.finish import evidence_of, wait_before_retry, when
+from runbook.reasons import CLASS_OF_STOP, WHY_STOPPED
+from runbook.retries import retry_reason
 from state import Attempt, AttemptState, FailureClass, Snapshot, Task, TaskKind, TaskState
 from state.transitions import TERMINAL
 
@@ -45,7 +46,7 @@ def stop_attempt(
         then: where the task goes once the stop is verified: `gated` for a person's stop, which only
             a person takes back. With survivors it goes to `attention`.
     """
-    _mark_stopping(world, task, attempt, reason)
+    _mark_stopping(world, task, attempt, reason, cls)
     job = attempt.detail.get("job") or {}
     report = host.stop(
         attempt.id, grace_s=float(job.get("grace_s", 20)), ports=tuple(job.get("ports", ()))
@@ -86,7 +87,9 @@ def stop_attempt(
     return report
 
 
-def _mark_stopping(world: World, task: Task, attempt: Attempt, reason: str) -> None:
+def _mark_stopping(
+    world: World, task: Task, attempt: Attempt, reason: str, cls: FailureClass
+) -> None:
     """Recorded before the host is asked: whoever comes after us sees the stop through."""
     draining = task.kind is TaskKind.SERVICE and task.state is not TaskState.DRAINING
     with world.store.write(lease=world.lease) as tx:
@@ -95,7 +98,7 @@ def _mark_stopping(world: World, task: Task, attempt: Attempt, reason: str) -> N
                 attempt.id,
                 AttemptState.STOPPING,
                 expect=_as_seen(attempt.state, ON_ITS_WAY),
-                evidence={WHY_STOPPED: reason},
+                evidence={WHY_STOPPED: reason, CLASS_OF_STOP: cls.value},
             )
         if draining:
             seen = _as_seen(task.state, UP)

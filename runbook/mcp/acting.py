@@ -77,10 +77,16 @@ def _add_running(server: MCPServer, session: Session) -> None:
         token."""
 
         def act(service: Service) -> str:
-            rows = service.verify([task]).get(task, [])
-            bad = [row for row in rows if row["verdict"] != "pass"]
-            said = "; ".join(f"{row['check']}: {row['verdict']}" for row in bad)
-            return said or f"{len(rows)} checks of {task} hold"
+            found = service.verify([task])
+            rows = [(name, row) for name, rows in found.tasks.items() for row in rows]
+            said = [
+                f"{name}: {row['check']}: {row['verdict']}"
+                for name, row in rows
+                if row["verdict"] != "pass"
+            ]
+            missing = {**found.left, **found.unanswered}
+            said += [f"{name}: not judged: {why}" for name, why in missing.items()]
+            return "; ".join(said) or f"{len(rows)} checks of {task} hold"
 
         return _confirmed(session, "verify", task, token, act)
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from runbook.serving.flags import near
 
-DIAGNOSIS = "diagnosis"
-"""Key of an attempt's evidence."""
 LONGEST_LINE = 240
 NOISE = re.compile(
     r"nanobind: leaked|Only CUDA, HIP and XPU support AWQ|Ignore import error when loading|"

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from runbook.reasons import is_over, other_key
+from runbook.retries import after_loss
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
@@ -76,9 +77,11 @@ def _lost(view: View, task: Task) -> Matter | None:
     if task.state != "attention":
         return None
     attempt = view.snapshot.latest_attempt(task.id)
+    again = after_loss(view.snapshot, task)
+    then = f"; a run sweeps it, then tries again ({again})" if again else ""
     return Matter(
         id=f"task:{task.id}", kind="lost", state="attention", task=task.id, role=task.role,
-        title=task.title, why=task.reason,
+        title=task.title, why=f"{task.reason}{then}",
         speaks_for=tuple(_alive(view, task, attempt)),
         speaks_against=tuple(_dead(view, task, attempt)),
         choices=(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runbook.engine.events import Listener
+    from runbook.verbs.checking import Verified
     from runbook.verbs.logs import Copied
     from runbook.views import Checkpoint, RunResult, View
     from runbook.workspace import Workspace
@@ -84,7 +85,7 @@ class ServicePort(ReaderPort, Protocol):
     def copy_logs(self, task_id: str, *, within_s: float = ...) -> Copied:
         """Fetch what a task wrote, where nobody who advances the graph copies it."""
 
-    def verify(self, task_ids: Collection[str] = ()) -> Any:
+    def verify(self, task_ids: Collection[str] = ()) -> Verified:
         """Run the recorded checks of done tasks again."""
 
     def bind(self, role: str, binding: HostBinding, *, accept_fingerprint: str = "") -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from runbook.tui.ports import ServicePort
+    from runbook.verbs.checking import Verified
     from state.model import Task
 
 
@@ -276,8 +277,10 @@ class Verbs(MachineVerbs):
         )
 
 
-def _verified(task: str, found: Any) -> str:
-    rows = [row for rows in found.values() for row in rows] if isinstance(found, dict) else []
+def _verified(task: str, found: Verified) -> str:
+    if why := found.left.get(task):
+        return f"{task}: not judged: {why}"
+    rows = found.tasks.get(task, ())
     bad = [row for row in rows if row.get("verdict") == "fail"]
     unknown = [row for row in rows if row.get("verdict") == "unknown"]
     if bad:

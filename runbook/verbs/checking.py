@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from remote import RemoteError, Unreachable
 from runbook.approvals import gate_question, over_budget
 from runbook.engine.epochs import see_host
 from runbook.engine.finish import CHECK_LIMIT_S, bounds, check_name, record_checks
+from runbook.engine.hosts import LeftAlone
 from runbook.engine.observe import live_attempts
 from runbook.engine.planning import Foreseen, make_context, plan_task
 from runbook.engine.runner import needed_for
-from runbook.errors import CannotStart
+from runbook.errors import CannotStart, RunbookError
 from runbook.placement import place
 from runbook.reasons import done_checks, is_void
 from runbook.steps.base import shown
+from runbook.verbs.confirming import NeedsConfirmation
 from runbook.verbs.judging import JudgeVerbs
-from state import Snapshot, Task, TaskKind, TaskState
+from state import ClaimHeld, Snapshot, Task, TaskKind, TaskState
 from state.graph import family_of, is_met, members, topological
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What looking again came to, by task."""
+
+    tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Of those that were judged, each check with its verdict and evidence."""
+    left: dict[str, str] = field(default_factory=dict)
+    """Those that were named and not judged, and why."""
+    unanswered: dict[str, str] = field(default_factory=dict)
+    """Those whose host gave no answer, or a wrong one, and what was found."""
 
 
 class CheckVerbs(JudgeVerbs):
@@ -56,29 +71,54 @@ class CheckVerbs(JudgeVerbs):
         checks = plan.ready_when if task.kind is TaskKind.SERVICE else plan.done_when
         return (*plan.summary, *(f"{when}: {_asked(check)}" for check in checks))
 
-    def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    def verify(self, task_ids: Collection[str] = ()) -> Verified:
         """Runs the recorded checks of done tasks again. One that no longer holds turns stale.
 
         What turned stale only because its host was rebooted or replaced is done again when all its
-        checks still hold. So is a failed task, when it is named: see `judge_again`.
+        checks still hold. So is a failed task, when it or its family is named: see `judge_again`.
+        What keeps one of several from being judged keeps none of the others.
         """
         snapshot = self.snapshot()
         named = [task for name in task_ids for task in members(snapshot, name)]
-        found = {}
-        for name in dict.fromkeys(task.id for task in named or snapshot.tasks):
-            snapshot = self.snapshot()  # meeting its host may have made it stale
-            task = snapshot.task(name)
-            if task.state is TaskState.FAILED and task.id in task_ids:
-                found[task.id] = self.judge_again(snapshot, task)
+        chosen = [task for task in named or snapshot.tasks if not task.removed]
+        names = list(dict.fromkeys(task.id for task in chosen))
+        found = Verified()
+        for name in names:
+            task = self.snapshot().task(name)
+            judged = bool(named) and task.state is TaskState.FAILED
+            if not judged and (why := _nothing_to_ask(task)):
+                if named:
+                    found.left[name] = why
                 continue
-            done = task.state is TaskState.DONE or is_void(task)
-            if done and task.role and task.kind is not TaskKind.SERVICE and not task.removed:
-                if self.dry_run:
-                    self.would += [f"check on {task.role}: {check}" for check in self._asks(task)]
-                    continue
-                found[task.id] = self._verify_one(snapshot, task)
+            try:
+                rows = self._look_again(task, judged=judged)
+                if not self.dry_run:
+                    found.tasks[name] = rows
+            except RemoteError as error:
+                if isinstance(error, Unreachable) and not isinstance(error, LeftAlone):
+                    self._hosts.failed(task.role or "")
+                if len(names) == 1:
+                    raise
+                found.unanswered[name] = str(error)
+            except (RunbookError, ClaimHeld) as error:
+                if len(names) == 1:
+                    raise
+                hint = f" {error.hint}" if isinstance(error, NeedsConfirmation) else ""
+                found.left[name] = f"{error}{hint}"
+        if self.dry_run:
+            self.would += [f"not judge {name}: {why}" for name, why in found.left.items()]
         self.write_progress()
         return found
+
+    def _look_again(self, task: Task, *, judged: bool) -> list[dict[str, Any]]:
+        """One task; `judged`: it has failed."""
+        snapshot = self.snapshot()  # meeting its host may have made it stale
+        if judged:
+            return self.judge_again(snapshot, task)
+        if not self.dry_run:
+            return self._verify_one(snapshot, task)
+        self.would += [f"check on {task.role}: {check}" for check in self._asks(task)]
+        return []
 
     def _asks(self, task: Task) -> list[str]:
         snapshot = self.snapshot()
@@ -128,6 +168,17 @@ class CheckVerbs(JudgeVerbs):
                 tx.move_task(task.id, TaskState.VERIFYING, expect={TaskState.STALE}, reason=reason)
                 tx.move_task(task.id, TaskState.DONE, expect={TaskState.VERIFYING}, reason=reason)
         return rows
+
+
+def _nothing_to_ask(task: Task) -> str:
+    """Why a task has no checks that could be asked again; empty when it has."""
+    if task.kind is TaskKind.SERVICE:
+        return f"it is a server ({task.state}), which is looked at as long as it serves"
+    if not task.role:
+        return f"it runs on no host ({task.state})"
+    if task.state is TaskState.DONE or is_void(task):
+        return ""
+    return f"it is {task.state}" + (f" ({task.reason})" if task.reason else "")
 
 
 def coming(snapshot: Snapshot) -> Iterator[Task]:

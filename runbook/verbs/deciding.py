@@ -9,6 +9,7 @@ from runbook.reasons import asks_of_gate, is_over, is_stopped, is_void
 from runbook.verbs.base import wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Note, Snapshot, Task, TaskKind, TaskState
+from state.graph import members
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -114,16 +115,16 @@ class DecisionVerbs(ConfirmVerbs):
         return moved
 
     def redo(self, task_ids: Collection[str] = ()) -> tuple[str, ...]:
-        """Makes stale tasks (these, or all) ready to run again; their names."""
+        """Makes stale tasks (these, also by their family, or all) ready again; their names."""
         self._only_a_person("decide what runs again")
         stale = {TaskState.STALE}
-        chosen = task_ids or [t.id for t in self.snapshot().tasks if t.state in stale]
+        snapshot = self.snapshot()
+        named = {task.id for name in task_ids for task in members(snapshot, name)}
+        chosen = named or {t.id for t in snapshot.tasks if t.state in stale}
         self._require_free(*chosen)
         with self._write() as tx:
             names = tuple(
-                task.id
-                for task in tx.tasks()
-                if task.state in stale and (not task_ids or task.id in task_ids)
+                task.id for task in tx.tasks() if task.state in stale and task.id in chosen
             )
             for name in names:
                 reason = "its results are no longer what they were"

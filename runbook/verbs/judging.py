@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import ask, check_name, keep_decision, record_checks
+from runbook.engine.finish import ask, check_name, keep_decision, record_checks, went_well
 from runbook.engine.planning import make_context, plan_task
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.reasons import JUDGED, failed_by_checks
@@ -77,6 +77,8 @@ class JudgeVerbs(ConfirmVerbs):
     ) -> None:
         """Evidence and verdict in one transaction; not when the task moved meanwhile."""
         holds = all(result.verdict == "pass" for result in results)
+        evidence = went_well(self._world(), attempt, out)
+        known = {"checks": checks, "definition": task.definition_hash, "evidence": evidence}
         reason = (
             f"verified again by {self.store.actor}: the checks of definition "
             f"{task.definition_hash[:12]} hold for attempt {attempt.number}"
@@ -96,7 +98,7 @@ class JudgeVerbs(ConfirmVerbs):
                 return
             tx.set_out(task.id, out)
             keep_decision(tx, task, out)
-            tx.set_meta(JUDGED + attempt.id, json.dumps(checks))
+            tx.set_meta(JUDGED + attempt.id, json.dumps(known))
             tx.move_task(task.id, TaskState.VERIFYING, expect={TaskState.FAILED}, reason=reason)
             tx.move_task(task.id, TaskState.DONE, expect={TaskState.VERIFYING}, reason=reason)
 

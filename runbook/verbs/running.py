@@ -201,6 +201,8 @@ class RunVerbs(ConfirmVerbs):
         snapshot = self.snapshot()
         task = snapshot.task(task_id)
         attempt = snapshot.latest_attempt(task_id)
+        if self.dry_run:
+            return self._foretell_superseding(snapshot, task, reason)
         theirs = self._run_elsewhere(snapshot, task)
         if task.state is TaskState.READY and theirs is not None:
             return self._give_up(task, theirs, reason)
@@ -208,9 +210,7 @@ class RunVerbs(ConfirmVerbs):
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
         self._person_decides("supersede", task_id, reason)
         self._require_free(task_id)
-        if self.dry_run:
-            self.would += [f"burn attempt {attempt.id}, then {stopping(task, attempt)}"]
-        elif attempt.detail.get("job"):
+        if attempt.detail.get("job"):
             host = self._hosts.of_role(snapshot, task.role or "")
             host.burn(attempt.id)
             job = attempt.detail["job"]
@@ -224,13 +224,35 @@ class RunVerbs(ConfirmVerbs):
         with self._write() as tx:
             if theirs is not None:
                 self._record_given_up(tx, task, theirs, reason)
-            if attempt.state is AttemptState.STOP_INCOMPLETE:
-                tx.move_attempt(attempt.id, AttemptState.STOPPED, expect={attempt.state})
-            moved = tx.move_task(
-                task_id, TaskState.READY, expect={TaskState.ATTENTION}, reason=reason
-            )
+            moved = _ready_again(tx, attempt, reason)
         self.write_progress()
         return moved
+
+    def _foretell_superseding(self, snapshot: Snapshot, task: Task, reason: str) -> Task:
+        """What superseding would do, by the graph alone; and what only the host can tell."""
+        attempt = snapshot.latest_attempt(task.id)
+        foreign = bool(task.role) and elsewhere.may_have_run(self.workspace, snapshot, task)
+        lost = attempt if task.state is TaskState.ATTENTION else None
+        if lost is None and not (foreign and task.state is TaskState.READY):
+            raise wrong_state(task, "supersede", {TaskState.ATTENTION})
+        self._require_free(task.id)
+        unseen = []
+        if foreign:
+            self.would.append(
+                f"ask {task.role} whether another workspace ran {task.id}: one that runs there is "
+                "left alone (exit 6), one that ended is written down and run a second time"
+            )
+            unseen.append("whether another workspace runs it, or ran it")
+        if lost is not None and lost.detail.get("job"):
+            self.would.append(f"burn attempt {lost.id}, then {stopping(task, lost)}")
+            unseen.append("what is left of it there")
+        if unseen:
+            about = ", ".join((f"whether {task.role} answers", *unseen))
+            self.would.append(f"find out only then, as nothing was asked of it now: {about}")
+        if lost is None:
+            return task
+        with self._write() as tx:
+            return _ready_again(tx, lost, reason)
 
     def _require_newest(self, scope: frozenset[str]) -> None:
         """Refuses to run a state of which another copy went on, before anything is recorded.
@@ -281,10 +303,15 @@ class RunVerbs(ConfirmVerbs):
 
     def _record_given_up(self, tx: Tx, task: Task, theirs: TaskOwner, reason: str) -> None:
         said = elsewhere.told(task.id, theirs)
-        if self.dry_run:
-            self.would.append(f"run {task.id} a second time: {said}")
         tx.set_meta(elsewhere.GIVEN_UP + task.id, theirs.attempt)
         tx.add_note(f"Run a second time: {said} {reason}", task=task.id, decision=True)
+
+
+def _ready_again(tx: Tx, attempt: Attempt, reason: str) -> Task:
+    if attempt.state is AttemptState.STOP_INCOMPLETE:
+        tx.move_attempt(attempt.id, AttemptState.STOPPED, expect={attempt.state})
+    expect = {TaskState.ATTENTION}
+    return tx.move_task(attempt.task, TaskState.READY, expect=expect, reason=reason)
 
 
 def stopping(task: Task, attempt: Attempt) -> str:

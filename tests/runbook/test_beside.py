@@ -14,7 +14,7 @@ import pytest
 
 from runbook.engine import observe, stall
 from runbook.engine.events import Info, Problem, TaskMoved
-from runbook.engine.finish import backoff_s, retry_reason
+from runbook.retries import backoff_s, retry_reason
 from state import AttemptState, FailureClass, TaskState
 from tests.support.deadline import wait_for
 from tests.support.workspaces import command, make, states

@@ -10,7 +10,10 @@ from click.testing import CliRunner
 
 from remote import Host
 from runbook.cli.main import cli
+from runbook.engine import hosts
+from runbook.errors import RunbookError
 from runbook.service import Service
+from state import AttemptState, FailureClass, TaskState
 from tests.support.workspaces import make
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ TASKS = """\
     step: shell
     with: {argv: [echo, "would be said"]}
 """
+JOB = {"job": {"grace_s": 20.0, "ports": []}}
+GONE = FailureClass.LOST_EVIDENCE_GONE
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +181,32 @@ def test_a_wrong_verb_is_refused_in_a_dry_run_too(folder: Path) -> None:
     result = CliRunner().invoke(cli, ["-w", str(folder), "retry", "good", "--dry-run"])
     assert result.exception is not None
     assert "to make it again needs a reason" in str(result.exception)
+
+
+def test_superseding_is_told_without_asking_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a state that was shared another workspace may have run it: only its host knows."""
+    with make(tmp_path, TASKS) as service:
+        service.workspace.share_file.touch()
+        monkeypatch.setattr(Host, "_verb", None)
+        monkeypatch.setattr(hosts.Hosts, "of_role", None)
+        service.dry_run = True
+        service.supersede("good", reason="ours counts")
+        (asks, later) = service.would
+        assert asks.startswith("ask box whether another workspace ran good: ")
+        assert later.endswith("whether box answers, whether another workspace runs it, or ran it")
+        with pytest.raises(RunbookError, match="Cannot supersede `next`: it is blocked"):
+            service.supersede("next", reason="no")
+        service.dry_run = False
+        with service.store.write() as tx:
+            attempt = tx.create_attempt("good", host="box", epoch=None, detail=JOB)
+            tx.move_attempt(attempt.id, AttemptState.LOST, expect={attempt.state}, cls=GONE)
+            tx.move_task("good", TaskState.ATTENTION, expect={TaskState.READY})
+        service.dry_run, service.would = True, []
+        assert service.supersede("good", reason="gone").state is TaskState.READY
+        burn, later = service.would
+        assert burn.startswith(f"burn attempt {attempt.id}, then stop attempt")
+        assert later.endswith("whether box answers, what is left of it there")
+        service.dry_run = False
+        assert service.snapshot().task("good").state is TaskState.ATTENTION

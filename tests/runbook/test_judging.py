@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from remote import Host, Unreachable
+from runbook.costs import Estimate, Estimates
+from runbook.engine.hosts import Hosts
 from runbook.errors import RunbookError
+from runbook.forecast import forecasts, seconds_it_ran
 from runbook.plan import load_text
 from runbook.service import Service
 from runbook.verbs.confirming import NeedsConfirmation
@@ -14,6 +19,8 @@ from tests.support.workspaces import HEAD, cli, make, states
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from state import Snapshot
 
 TASKS = """\
   train:
@@ -24,7 +31,7 @@ TASKS = """\
     with:
       sh: |
         mkdir -p ${host.work}; cd ${host.work}
-        echo x >> runs; echo '{"loss": 0.5}' > m.json
+        echo x >> runs; echo '{"loss": 0.5}' > m.json; echo '{"rows": 500}' > $RUNBOOK_OUT
     done_when:
       - json_metric: {path: "${host.work}/m.json", key: loss, max: 0.4}
   after:
@@ -33,6 +40,7 @@ TASKS = """\
     needs: [train]
     step: shell
     with: {sh: "true"}
+    estimate: {like: train, of: rows, amount: 1500}
 """
 LOOSE = TASKS.replace("max: 0.4", "max: 0.6")
 
@@ -72,6 +80,12 @@ def test_a_changed_check_is_asked_of_the_work_that_was_done(failed: Path) -> Non
         (check,) = service.snapshot().checks_of("train")
         assert (check.verdict, check.evidence["value"]) == ("pass", 0.5)
         assert check.attempt == attempt.id
+        # By it, others are estimated as if it had gone well at once.
+        ran = seconds_it_ran(attempt)
+        (found,) = forecasts(service.snapshot())
+        assert (found.task, found.hours * 3600) == ("after", pytest.approx(3 * ran))
+        estimates = Estimates(service.snapshot())
+        assert estimates.of(task) == Estimate(seconds=ran, source="measured")
         service.run()
         assert states(service) == {"train": "done", "after": "done"}
         service.verify()  # by what it was judged by last, not by what it failed
@@ -130,3 +144,72 @@ def test_what_failed_otherwise_has_nothing_to_judge(tmp_path: Path) -> None:
         service.run()
         with pytest.raises(RunbookError, match="did not fail by its checks"):
             service.verify(["train"])
+
+
+FAMILY = """\
+  part:
+    for_each: {i: 4}
+    title: Part ${each.i}
+    phase: one
+    step: shell
+    with:
+      sh: |
+        mkdir -p ${host.work}; cd ${host.work}; echo x >> runs
+        test ${each.i} != 1 || exit 3
+        echo "{\\"loss\\": 0.$((5 - ${each.i}))}" > m${each.i}.json
+    done_when:
+      - json_metric: {path: "${host.work}/m${each.i}.json", key: loss, max: 0.4}
+  other:
+    title: Other
+    phase: one
+    needs: [part]
+    step: shell
+    with: {sh: "true"}
+"""
+
+
+def test_a_family_is_judged_as_its_members_are_and_what_was_not_is_told(tmp_path: Path) -> None:
+    with make(tmp_path, FAMILY) as service:
+        service.run()
+        assert list(states(service).values()) == ["failed", "failed", "done", "done", "blocked"]
+        (tmp_path / "work" / "m3.json").unlink()
+        (tmp_path / "work" / "m0.json").write_text('{"loss": 0.3}')
+        said = cli(tmp_path, "verify", "part", "--dry-run").stdout
+        assert "would not judge part[1]: `part[1]` did not fail by its checks" in said
+        done = cli(tmp_path, "verify", "part", "other")
+        assert done.returncode == 4
+        for words in (
+            "part[1]: not judged: `part[1]` did not fail by its checks (ended with exit code 3)",
+            "other: not judged: it is blocked (waits for part[1] (failed), part[3] (stale))",
+            "Checks of 3 tasks: 3; not held: 1.",
+            "part[0] is done: verified again by ",
+        ):
+            assert words in done.stdout
+        assert states(service)["part[0]"] == "done"
+        assert states(service)["part[3]"] == "stale"
+        assert cli(tmp_path, "verify", "part", "--redo").returncode == 4, "one has still failed"
+        assert states(service)["part[3]"] == "ready"
+
+
+def test_a_silent_host_keeps_no_other_from_being_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = "".join(
+        f"  {role}: {{title: X, phase: one, host: {role}, step: shell, with: {{sh: 'true'}}}}\n"
+        for role in ("away", "box")
+    )
+    with make(tmp_path, tasks, head=HEAD.replace("{box:", "{away: {}, box:")) as service:
+        service.bind("away", replace(service.snapshot().host("box"), role="away"))
+        service.run()
+        of_role = Hosts.of_role
+
+        def reached(self: Hosts, snapshot: Snapshot, role: str) -> Host:
+            if role == "away":
+                raise Unreachable("away: no answer")
+            return of_role(self, snapshot, role)
+
+        monkeypatch.setattr(Hosts, "of_role", reached)
+        found = service.verify()
+        assert (list(found.tasks), found.unanswered) == (["box"], {"away": "away: no answer"})
+        with pytest.raises(Unreachable):
+            service.verify(["away"])

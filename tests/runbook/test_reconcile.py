@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from remote import Identity
-from runbook.engine.events import TaskMoved
 from runbook.errors import RunbookError
 from tests.support.deadline import wait_for
-from tests.support.workspaces import cli, make, states
-
-if TYPE_CHECKING:
-    from runbook.service import Service
+from tests.support.workspaces import cli, left_running, make, parent_of, states
 
 TASKS = """\
   ends:
@@ -32,18 +26,6 @@ TASKS = """\
     step: shell
     with: {sh: "touch ${host.work}/next"}
 """
-
-
-def left_running(service: Service, folder: Path) -> None:
-    leave = threading.Event()
-
-    def listen(event: object) -> None:
-        if isinstance(event, TaskMoved) and event.state == "active":
-            leave.set()
-
-    service.run(stop_event=leave, listen=listen)
-    pid = folder / "work" / "pid"
-    wait_for(lambda: pid.exists() and pid.read_text().strip(), what="the job to start")
 
 
 def test_what_ended_meanwhile_is_told_and_nothing_is_started(tmp_path: Path) -> None:
@@ -75,7 +57,7 @@ def test_a_lost_attempt_is_found_and_stays_lost(tmp_path: Path) -> None:
     with make(tmp_path, TASKS) as service:
         left_running(service, tmp_path)
         job = int((tmp_path / "work" / "pid").read_text())
-        os.kill(_parent(job), signal.SIGKILL)  # its supervisor
+        os.kill(parent_of(job), signal.SIGKILL)  # its supervisor
 
         def lost() -> bool:
             service.reconcile("ends")
@@ -122,8 +104,3 @@ def test_a_rehearsal_asks_about_what_was_named(tmp_path: Path) -> None:
             service.reconcile("nothing")
         service.dry_run = False
         service.stop("ends")
-
-
-def _parent(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    return int(stat.rpartition(")")[2].split()[1])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.engine.events import Listener, Progressed, TaskMoved
 from runbook.errors import RunbookError
+from runbook.verbs.checking import Verified
 from runbook.verbs.logs import Copied
 from runbook.views import Checkpoint, Live, NextAction, RunResult, View
 from runbook.workspace import Workspace
@@ -324,10 +325,10 @@ class FakeService:
         del within_s
         return Copied(state="running")
 
-    def verify(self, task_ids: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    def verify(self, task_ids: Collection[str] = ()) -> Verified:
         self._act("verify", *task_ids)
         row = {"check": "file", "verdict": "pass", "evidence": {}}
-        return {task: [row] for task in task_ids}
+        return Verified(tasks={task: [row] for task in task_ids})
 
     def probe(self, role: str) -> dict[str, Any]:
         self._act("probe", role)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from remote.supervisor.locks import lock_is_held
+from runbook.engine.events import TaskMoved
 from runbook.plan import load_text
 from runbook.service import Service
 from runbook.workspace import Workspace
@@ -44,6 +46,25 @@ def make(folder: Path, tasks: str, *, head: str = HEAD) -> Service:
 def states(service: Service) -> dict[str, str]:
     """Task -> state."""
     return {task.id: task.state.value for task in service.snapshot().tasks}
+
+
+def left_running(service: Service, folder: Path) -> int:
+    """Runs it until a task is active, and leaves; the process whose job wrote `work/pid`."""
+    leave = threading.Event()
+
+    def listen(event: object) -> None:
+        if isinstance(event, TaskMoved) and event.state == "active":
+            leave.set()
+
+    service.run(stop_event=leave, listen=listen)
+    pid = folder / "work" / "pid"
+    return int(wait_for(lambda: pid.exists() and pid.read_text().strip(), what="the job to start"))
+
+
+def parent_of(pid: int) -> int:
+    """The process that started it: of a job, its supervisor."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def settle(folder: Path) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from runbook import retries
 from runbook.cli.main import main
-from runbook.engine import finish, handing, hosts, runner, start, watch
+from runbook.engine import handing, hosts, runner, start, watch
 from runbook.grants import Issued
 from runbook.verbs import base
 from tests.support.simulation.fleet import Fleet
@@ -45,7 +46,7 @@ def simulated(fleet: Fleet, *, kill_at: int = 0, kill_after: str = "") -> Iterat
     at_once = (0.001, 0.005)
     with (
         mock.patch.object(hosts.Hosts, "meet", meet),
-        mock.patch.object(finish, "backoff_s", return_value=0.0),
+        mock.patch.object(retries, "backoff_s", return_value=0.0),
         mock.patch.object(start, "in_turn", return_value=True),
         mock.patch.object(handing, "issue", return_value=Issued(values=KEYS)),
         mock.patch.object(base, "Hosts", partial(hosts.Hosts, clock=fleet.clock)),
