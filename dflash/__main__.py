@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import signal
@@ -93,6 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f" ({error.filename})" if error.filename else ""
         _complain(name, f"{error.strerror or error}{where}", "Free the cause and run it again.")
         return EXIT_FAILED
+    finally:
+        if argv is None:  # the process ends: collections would only go over all that it loaded
+            gc.freeze()
 
 
 def top_parser() -> argparse.ArgumentParser:

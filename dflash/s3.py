@@ -8,6 +8,7 @@ S3 tool has them. boto3 is imported when a client is made.
 from __future__ import annotations
 
 import contextlib
+import gc
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -96,11 +97,25 @@ def connection(options: StoreOptions, where: str) -> tuple[Any, Any]:
                 "Give short-lived ones with AWS_SESSION_TOKEN; or, where that risk is taken, "
                 "set `long_lived_keys: true` on the step.",
             )
-        client = session.client(
-            "s3", endpoint_url=options.endpoint or None, region_name=options.region or None,
-            config=config,
-        )  # fmt: skip
+        with _collection_paused():
+            client = session.create_client(
+                "s3", endpoint_url=options.endpoint or None, region_name=options.region or None,
+                config=config,
+            )  # fmt: skip
         return client, found
+
+
+@contextlib.contextmanager
+def _collection_paused() -> Iterator[None]:
+    """The collector takes a third of the time that a client takes, going again and again over what
+    it parses, none of which is garbage."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def broken_off() -> tuple[type[Exception], ...]:

@@ -163,7 +163,7 @@ def from_store(data: dict[str, bytes], size: int, words: list[str]) -> None:
             },
             lambda: None,
         )
-        hub.stream_rate, hub.line_rate = 0.0, line
+        hub.stream_rate, hub.line.rate = 0.0, line
         print(f"the same over a line of {words[3]} MB/s, which would take {size / line:.2f} s")
         best(
             {

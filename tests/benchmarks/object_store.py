@@ -12,7 +12,9 @@ each does besides moving bytes:
   boto3          as s5cmd with CRC-32 instead of MD5, by its TransferManager
 
 "start" is the same command for a single small file: what a command costs before it moves anything.
+With `--line` the server lets through so many MB/s of all streams together, as a real line does.
 Run: python tests/benchmarks/object_store.py [--files 200] [--kib 4096] [--s5cmd PATH] [--weed PATH]
+     [--line 400] [--ways dflash,s5cmd]
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONNECTIONS, BUCKET = 32, "bench"
+WAYS = "dflash,obstore proof,obstore,s5cmd,boto3"
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret-of-bench",
         "AWS_DEFAULT_REGION": "us-east-1"}  # fmt: skip
 
@@ -167,8 +170,8 @@ def seaweed(program: str, folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def sink() -> Iterator[str]:
-    process, url = s3_sink.start()
+def sink(rate: float) -> Iterator[str]:
+    process, url = s3_sink.start(rate=rate)
     try:
         yield url
     finally:
@@ -181,7 +184,7 @@ def measure(args: argparse.Namespace, url: str, top: Path) -> dict[str, Any]:
     os.environ |= environment
     client, bucket = boto3.client("s3"), boto3.resource("s3").Bucket(BUCKET)
     client.create_bucket(Bucket=BUCKET)
-    ways = ["dflash", "obstore proof", "obstore", *(["s5cmd"] if args.s5cmd else []), "boto3"]
+    ways = [way for way in args.ways.split(",") if way != "s5cmd" or args.s5cmd]
     found: dict[str, Any] = {}
     for name, count, size in (("start", 1, 1024), ("all", args.files, args.kib << 10)):
         source, target = top / f"{name}-source", top / f"{name}-target"
@@ -204,6 +207,9 @@ def measure(args: argparse.Namespace, url: str, top: Path) -> dict[str, Any]:
 
 def show(args: argparse.Namespace, found: dict[str, Any]) -> None:
     print(f"{args.files} files of {args.kib} KiB, median of {args.rounds}; load {os.getloadavg()}")
+    if args.line:
+        moved = args.files * args.kib * 1024 / 1e6
+        print(f"a line of {args.line:g} MB/s, which takes {moved / args.line:.2f} s")
 
     def median(way: str, direction: str, name: str) -> tuple[float, float]:
         took, used = zip(*found[f"{way} {direction} {name}"], strict=True)
@@ -227,6 +233,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--s5cmd", default=shutil.which("s5cmd") or "", metavar="PATH")
     parser.add_argument("--weed", default="", metavar="PATH", help="SeaweedFS as the server")
+    parser.add_argument("--line", type=float, default=0.0, metavar="MB_PER_S", help="of the server")
+    parser.add_argument("--ways", default=WAYS, metavar="LIST", help="(%(default)s)")
     parser.add_argument("--folder", default="/dev/shm", help="where the files are")
     parser.add_argument("--way", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -240,7 +248,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         store = Path(name) / "store"
         store.mkdir()
-        with seaweed(args.weed, store) if args.weed else sink() as url:
+        with seaweed(args.weed, store) if args.weed else sink(args.line * 1e6) as url:
             found = measure(args, url, Path(name))
     show(args, found)
 

@@ -2,7 +2,8 @@
 
 What is measured against it is the client. It checks no signature; a body is held against its
 SHA-256 where the client sends one only with `proves`. ETags are CRC-32s: an MD5 would cost it more
-than all else. Whole and ranged reads, writes, heads, removals, and listings of a thousand a page.
+than all else. A line that all streams share may limit it. Whole and ranged reads, writes, heads,
+removals, and listings of a thousand a page.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.support.line import Line
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,8 +30,9 @@ DATE = "Mon, 30 Nov 2026 00:00:00 GMT"
 class Sink:
     """The objects, and one thread for each connection."""
 
-    def __init__(self, *, proves: bool = False) -> None:
+    def __init__(self, *, proves: bool = False, rate: float = 0.0) -> None:
         self._proves = proves
+        self._line = Line(rate)
         self._objects: dict[str, tuple[memoryview, str, str]] = {}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
@@ -58,9 +62,10 @@ class Sink:
                 if "expect" in headers:
                     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 body = memoryview(bytearray(int(headers.get("content-length", 0))))
-                got = 0
-                while got < len(body):
-                    got += reader.readinto(body[got:])
+                for piece in self._line.pieces(body):
+                    got = 0
+                    while got < len(piece):
+                        got += reader.readinto(piece[got:])
                 self._answer(connection, verb, target, headers, body)
         except (ConnectionError, ValueError):
             pass
@@ -91,7 +96,8 @@ class Sink:
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(data)}\r\n{about}\r\n"
         connection.sendall(head.encode())
         if verb != "HEAD":
-            connection.sendall(data)
+            for piece in self._line.pieces(data):
+                connection.sendall(piece)
 
     def _put(
         self, key: str, headers: Mapping[str, str], body: memoryview
@@ -143,18 +149,19 @@ class Sink:
         return memoryview(text.encode())
 
 
-def _run(port: Any, proves: bool, objects: int) -> None:
-    sink = Sink(proves=proves)
+def _run(port: Any, proves: bool, objects: int, rate: float) -> None:
+    sink = Sink(proves=proves, rate=rate)
     sink.fill("bench", objects)
     port.send(sink.port)
     sink.serve()
 
 
-def start(*, proves: bool = False, objects: int = 0) -> tuple[Any, str]:
-    """In a process of its own, with so many objects below s3://bench/rows; it, and its address."""
+def start(*, proves: bool = False, objects: int = 0, rate: float = 0.0) -> tuple[Any, str]:
+    """In a process of its own, with so many objects below s3://bench/rows, behind a line of so many
+    bytes a second; it, and its address."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_run, args=(there, proves, objects), daemon=True
+        target=_run, args=(there, proves, objects, rate), daemon=True
     )
     process.start()
     return process, f"http://127.0.0.1:{here.recv()}"

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from dflash.put import put
 from dflash.s3 import StoreOptions
 from dflash.s3_store import Listed, S3Store
 from tests.benchmarks import s3_sink
+from tests.support.line import Line
 from tests.support.s3 import killed_in_the_middle, s3, s3_keys, s3_server
 
 __all__ = ["s3", "s3_keys", "s3_server"]
@@ -208,6 +211,29 @@ def test_a_listing_that_is_none_is_asked_for_again(
     answer = SimpleNamespace(status_code=200, content=text.encode())
     monkeypatch.setattr(store._bodies._signed, "_ask", lambda *_, **__: answer)
     assert list(store.listed()) == ["a"]
+
+
+def test_a_short_command_loads_and_collects_no_more_than_it_must(s3: Any, tmp_path: Path) -> None:
+    """boto3 and the collector's rounds were a third of its time."""
+    (tmp_path / "one").write_bytes(b"1")
+    code = (
+        "import gc, sys; from dflash.__main__ import main\n"
+        "print(main(), gc.get_freeze_count() > 0, gc.isenabled(), "
+        "{'boto3', 's3transfer', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "put", str(tmp_path), f"s3://{s3.bucket}/x"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=True,
+    )  # fmt: skip
+    assert done.stdout == "0 True True set()\n"
+
+
+def test_the_line_of_the_benchmarks_is_one_for_all_streams() -> None:
+    began, line, data = time.monotonic(), Line(4e6), memoryview(bytes(MIB // 4))
+    with ThreadPoolExecutor(4) as pool:
+        moved = list(pool.map(lambda _: b"".join(line.pieces(data)), range(4)))
+    assert time.monotonic() - began >= MIB / 4e6
+    assert moved == [data] * 4
 
 
 def many(top: Path) -> Path:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
+from tests.support.line import CHUNK, Line
+
 if TYPE_CHECKING:
     import ssl
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "lab/tiny-model"
-CHUNK = 1 << 18
 
 
 @dataclass(slots=True)
@@ -31,8 +32,7 @@ class HubDouble:
     latency_s: float = 0.0
     stream_rate: float = 0.0
     """Bytes a second of one stream; 0 is as fast as it goes."""
-    line_rate: float = 0.0
-    """Bytes a second of all streams together."""
+    line: Line = field(default_factory=Line)
     stands_at: int = 0
     """Bodies stand still once so many of their bytes were sent in all; 0 is never."""
     broken: int = 0
@@ -46,7 +46,6 @@ class HubDouble:
     connections: int = 0
     signature: str = "s1"
     """Of the addresses in redirects; others are refused."""
-    _line_free: float = 0.0
     _sent: int = 0
     _servers: list[ThreadingHTTPServer] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -78,15 +77,6 @@ class HubDouble:
     @property
     def url(self) -> str:
         return self.address(0)
-
-    def wait_for_line(self, size: int) -> None:
-        """Until so many bytes have their turn on the line that all share."""
-        if not self.line_rate:
-            return
-        with self._lock:
-            self._line_free = max(self._line_free, time.monotonic()) + size / self.line_rate
-            turn = self._line_free
-        time.sleep(max(0.0, turn - time.monotonic()))
 
     def wait_to_go_on(self, size: int) -> None:
         """Until bodies may hold so many bytes more."""
@@ -171,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         began, sent = time.monotonic(), 0
         while sent < len(part):
             self.hub.wait_to_go_on(min(CHUNK, len(part) - sent))
-            self.hub.wait_for_line(min(CHUNK, len(part) - sent))
+            self.hub.line.wait(min(CHUNK, len(part) - sent))
             self.wfile.write(part[sent : sent + CHUNK])
             sent += CHUNK
             if self.hub.stream_rate:
