@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TransferFailed,
         Unreachable,
         UnsupportedHost,
+        WrongAnswer,
     )
     from remote.host import Host
     from remote.local import LocalTransport
@@ -44,7 +45,7 @@ __all__ = [
     "LogChunk", "Result", "Shrunk", "StopReport", "TaskOwner",
     "AuthRefused", "CommandFailed", "HostFenceHeld", "HostKeyChanged", "HostKeyUnknown",
     "LaunchFailed", "NoRoom", "RemoteError", "StaleGeneration", "TransferFailed",
-    "Unreachable", "UnsupportedHost",
+    "Unreachable", "UnsupportedHost", "WrongAnswer",
 ]  # fmt: skip
 
 # Found when asked for: what only wants one name (every verb asks for passphrases by `remote`)

@@ -20,9 +20,18 @@ class RemoteError(Exception):
         self.retry_in_s: float | None = None
         """When the host is tried again, while it is left alone after failures."""
 
+    @property
+    def in_short(self) -> str:
+        """What was found, in one line."""
+        return " ".join(self.message.split())
+
 
 class Unreachable(RemoteError):
     """No answer came. The request may have been carried out: the outcome is unknown."""
+
+
+class WrongAnswer(Unreachable):
+    """Something answered, but not our program there. What was asked may have been carried out."""
 
 
 class AuthRefused(Unreachable):
@@ -121,3 +130,9 @@ class CommandFailed(RemoteError):
         head = f"exit {result.code} on {where}: {' '.join(result.argv)[:200]}"
         super().__init__("\n  ".join([head, *tail]), hint=hint)
         self.result = result
+
+    @property
+    def in_short(self) -> str:
+        """How the command ended, with its last word; the command itself may be long."""
+        said = self.result.err.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"exit {self.result.code}: {said}" if said else f"exit {self.result.code}"

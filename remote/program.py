@@ -10,20 +10,23 @@ import contextlib
 import hashlib
 import json
 import secrets as random_source
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from remote.archive import archive
-from remote.errors import CommandFailed, Unreachable, UnsupportedHost
+from remote.errors import CommandFailed, Unreachable, UnsupportedHost, WrongAnswer
 from remote.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from remote.model import Result
     from remote.transport import Transport
 
 ROUND_TRIP_S = 60.0
 LONGEST_NUMBER = 300
 """Digits; a float has room for a few more."""
+LAST_BYTES, LONGEST_EXCERPT = 400, 120
 BARE = ("-I", "-S")  # the scripts need no packages, and a host's site may be slow or broken
 PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 /usr/bin/python3"
 
@@ -81,10 +84,12 @@ class Program:
             self._push(over)
             result = over.run(argv, input=data, timeout=timeout)
         answer = _unframe(result.out, request["begin"], request["end"])
-        if answer is not None:
+        if answer is not None and "ok" in answer:
             return answer
         self._python = ""  # perhaps it was replaced: look again with the next request
-        if result.code is None or result.ok or b"ran past its limit" in result.err:
+        if result.ok:
+            raise _wrong(over, verb, result)
+        if result.code is None or b"ran past its limit" in result.err:
             raise Unreachable(
                 f"{over.label} cut its answer to {verb} short",
                 hint="ask again: requests are safe to repeat",
@@ -130,7 +135,10 @@ class Program:
                     f"{over.label} has no Python 3.8 or newer",
                     hint="install python3 there; jobs need nothing else",
                 )
-            raise CommandFailed(result, where=over.label)
+            if result.ok:
+                raise _wrong(over, "the look for its Python", result)
+            # The script itself would hide what was said.
+            raise CommandFailed(replace(result, argv=("look for python3",)), where=over.label)
         if found["system"] != "Linux":
             raise UnsupportedHost(
                 f"{over.label} runs {found['system']}; jobs need Linux",
@@ -159,6 +167,15 @@ def _line(request: Mapping[str, Any]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
 
+def _wrong(over: Transport, asked: str, result: Result) -> WrongAnswer:
+    """With the last of what came in the place of an answer."""
+    said = " ".join((result.out or result.err)[-LAST_BYTES:].decode("utf-8", "replace").split())
+    return WrongAnswer(
+        f"{over.label} answers {asked} wrongly: {said[-LONGEST_EXCERPT:] or 'it says nothing'}",
+        hint="look there by hand: a login script, a wrapper of python3, a full or missing disk",
+    )
+
+
 def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     """The object between the marks; None when it did not come whole."""
     start = out.find(begin.encode())
@@ -166,10 +183,10 @@ def _unframe(out: bytes, begin: str, end: str) -> dict[str, Any] | None:
     if stop < 0:
         return None
     try:
-        value: dict[str, Any] = json.loads(out[start + len(begin) : stop], parse_int=_whole)
+        value: Any = json.loads(out[start + len(begin) : stop], parse_int=_whole)
     except ValueError:
         return None
-    return value
+    return value if isinstance(value, dict) else None
 
 
 def _whole(digits: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from runbook.reasons import other_key, stop_pending
+from runbook.reasons import other_key, stop_pending, wrong_answer
 from runbook.requests import open_requests
 from state import AttemptState, Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
@@ -122,15 +122,17 @@ def unknowns(view: View, tasks: list[Task]) -> list[str]:
 
 
 def silent_hosts(snapshot: Snapshot) -> list[str]:
-    """Which machines do not answer, or show another key, in a line each."""
+    """Which machines do not answer, answer wrongly, or show another key, in a line each."""
     rows = []
     for host in snapshot.hosts:
         if host.unreachable_since:
-            key = other_key(snapshot, host.role)
+            key, wrong = other_key(snapshot, host.role), wrong_answer(snapshot, host.role)
+            does = "has answered wrongly" if wrong and not key else "has not answered"
             shows = f"it shows another host key, {key}" if key else "its jobs may well run"
-            rows.append(
-                f"host {host.role} has not answered since {when(host.unreachable_since)}; {shows}"
-            )
+            if wrong and not key:
+                look = f"`runbook host shell {host.role}` looks there by hand"
+                shows = f"{quoted(wrong)}; {shows}; {look}"
+            rows.append(f"host {host.role} {does} since {when(host.unreachable_since)}; {shows}")
     return rows
 
 

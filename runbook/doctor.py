@@ -18,6 +18,7 @@ from runbook.documents import document_states
 from runbook.engine.hosts import Hosts
 from runbook.errors import NoWorkspace
 from runbook.reader import ENGINE
+from runbook.reasons import wrong_answer
 from runbook.service import Service
 from runbook.slow_folders import slow_rows
 from runbook.workspace import Workspace, find_workspace
@@ -267,7 +268,7 @@ def _hosts(snapshot: Snapshot, *, ask: bool) -> Iterator[Finding]:
     hosts = Hosts(workspace_id=snapshot.meta.workspace_id)
     try:
         for binding in snapshot.hosts:
-            yield _asked(hosts, snapshot, binding) if ask else _recorded(binding)
+            yield _asked(hosts, snapshot, binding) if ask else _recorded(snapshot, binding)
             yield from _slow(binding)
             yield from _rental(binding, datetime.now(UTC))
     finally:
@@ -296,15 +297,17 @@ def _rental(binding: HostBinding, now: datetime) -> Iterator[Finding]:
         )
 
 
-def _recorded(binding: HostBinding) -> Finding:
+def _recorded(snapshot: Snapshot, binding: HostBinding) -> Finding:
     where = f"{binding.role} ({binding.place})"
     if binding.unreachable_since is None:
         said = f"{where} answered when it was last asked"
         return Finding(part="host", level="ok", text=said)
+    wrong = wrong_answer(snapshot, binding.role)
+    does = "has answered wrongly" if wrong else "has not answered"
     return Finding(
         part="host",
         level="problem",
-        text=f"{where} has not answered since {binding.unreachable_since}",
+        text=f"{where} {does} since {binding.unreachable_since}{f': {wrong}' if wrong else ''}",
         next=f"Its jobs may run on. `runbook host probe {binding.role}` asks again.",
     )
 

@@ -39,6 +39,8 @@ whoever asked for the stop has gone."""
 OTHER_KEY = "other_host_key:"
 """Prefix of the keys, by role, under which is kept which host key a machine shows, if not its own.
 """
+WRONG_ANSWER = "wrong_answer:"
+"""Prefix of the keys, by role, under which is kept what a machine said in place of an answer."""
 OVER_BUDGET = "over budget: "
 """How the reason of a task begins that waits for a yes to spending more."""
 RENTAL = "rental "
@@ -133,6 +135,11 @@ def stop_pending(snapshot: Snapshot, task: Task) -> str:
 def other_key(snapshot: Snapshot, role: str) -> str:
     """Which host key a machine shows in the place of the pinned one; empty when it does not."""
     return snapshot.meta.extra.get(OTHER_KEY + role, "")
+
+
+def wrong_answer(snapshot: Snapshot, role: str) -> str:
+    """What a machine that does not answer as it should said; empty when it was silent."""
+    return snapshot.meta.extra.get(WRONG_ANSWER + role, "")
 
 
 def is_over(task: Task) -> bool:

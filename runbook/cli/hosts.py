@@ -20,12 +20,13 @@ from runbook.cli.common import (
 from runbook.cli.host_binding import bind_command, forget_command, rent_command, repin_command
 from runbook.cli.host_files import clean_command, get_command, put_command
 from runbook.errors import Exit
+from runbook.reasons import wrong_answer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from runbook.views import View
-    from state import HostBinding
+    from state import HostBinding, Snapshot
 
 
 @click.group("host")
@@ -64,7 +65,7 @@ def list_command(workspace: Path, as_json: bool) -> None:
             host.role,
             host.place,
             f"with {host.identity_file}" if host.identity_file else "",
-            _answers(host, now),
+            _answers(snapshot, host, now),
             "" if host.usd_per_hour is None else f"${host.usd_per_hour:,.2f}/h",
             f"until {host.ends_at}" if host.ends_at else "",
             host.root,
@@ -74,13 +75,14 @@ def list_command(workspace: Path, as_json: bool) -> None:
     report.table(rows or [("no role is bound yet: runbook host bind ROLE local",)])
 
 
-def _answers(host: HostBinding, now: datetime) -> str:
+def _answers(snapshot: Snapshot, host: HostBinding, now: datetime) -> str:
     """Whether it did when it was last asked, and for how long it has not."""
     if host.unreachable_since is None:
         return "reachable"
     since = datetime.fromisoformat(host.unreachable_since)
     day = "" if since.date() == now.date() else f"{since:%Y-%m-%d} "
-    return f"silent since {day}{since:%H:%M}Z ({report.seconds((now - since).total_seconds())})"
+    does = "answers wrongly" if wrong_answer(snapshot, host.role) else "silent"
+    return f"{does} since {day}{since:%H:%M}Z ({report.seconds((now - since).total_seconds())})"
 
 
 @host_command.command("probe")

@@ -71,7 +71,7 @@ def finish(
 
     def failed(error: Exception) -> None:
         if isinstance(error, Unreachable):
-            world.unreachable(snapshot, task.role or "", error)  # asked again once it answers
+            world.unreachable(task.role or "", error)  # asked again once it answers
         elif isinstance(error, RemoteError):
             undecided(world, task, attempt, f"its checks could not be asked: {error}", checks, ())
         else:

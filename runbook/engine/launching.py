@@ -118,7 +118,7 @@ def launch(
         if isinstance(error, CannotStart):
             world.refuse(task, f"{task.id}: not launched: {error}", error.hint)
         elif isinstance(error, Unreachable):
-            world.unreachable(world.store.snapshot(), task.role or "", error)
+            world.unreachable(task.role or "", error)
         elif isinstance(error, RemoteError):
             not_started(world, task, attempt, error)
         else:

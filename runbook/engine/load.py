@@ -130,7 +130,7 @@ def ask_load(
         task.role or "",
         load,
         done=done,
-        failed=lambda error: world.silent(snapshot, task, error),
+        failed=lambda error: world.silent(task, error),
         aside=task.state is TaskState.SERVING,
     )
 

@@ -42,7 +42,7 @@ def sweep_lost(world: World, snapshot: Snapshot, wanted: Callable[[Task], bool])
             world.held.add(task.id)
             world.refuse(task, str(error), error.hint)
         except (CannotStart, RemoteError) as error:
-            _not_swept(world, snapshot, task, error)
+            _not_swept(world, task, error)
     return found
 
 
@@ -70,7 +70,7 @@ def _sweep(world: World, snapshot: Snapshot, task: Task, attempt: Attempt, again
     def failed(error: Exception) -> None:
         if not isinstance(error, CannotStart | RemoteError):
             raise error
-        _not_swept(world, snapshot, task, error)
+        _not_swept(world, task, error)
 
     world.background.begin(
         world, attempt.id, task.role or "", sweep,
@@ -78,10 +78,8 @@ def _sweep(world: World, snapshot: Snapshot, task: Task, attempt: Attempt, again
     )  # fmt: skip
 
 
-def _not_swept(
-    world: World, snapshot: Snapshot, task: Task, error: CannotStart | RemoteError
-) -> None:
+def _not_swept(world: World, task: Task, error: CannotStart | RemoteError) -> None:
     if isinstance(error, Unreachable):  # asked again once it answers
-        world.unreachable(snapshot, task.role or "", error)
+        world.unreachable(task.role or "", error)
     else:
         world.refuse(task, f"{task.id}: its lost attempt was not swept: {error}", error.hint)

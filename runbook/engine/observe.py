@@ -67,7 +67,7 @@ def observe(world: World, snapshot: Snapshot) -> None:
             wanted[role] = (host, [attempt.id for _, attempt in pairs])
             looks[role] = partial(fetch, world, snapshot.host(role))
         except Unreachable as error:
-            world.unreachable(snapshot, role, error)
+            world.unreachable(role, error)
         except CannotStart as error:
             for task, _ in pairs:
                 world.refuse(task, str(error), error.hint)
@@ -76,12 +76,8 @@ def observe(world: World, snapshot: Snapshot) -> None:
             if isinstance(answer, Exception):
                 raise answer
             observe_host(world, snapshot, role, by_role[role], answer)
-        except Unreachable as error:
-            world.unreachable(snapshot, role, error)
-        except RemoteError as error:  # such as a root that was taken away: the others are followed
-            world.hosts.failed(role)
-            text = f"{role}: its jobs cannot be looked at: {error}"
-            world.warn_once(("look", role, type(error).__name__), text, error.hint)
+        except RemoteError as error:  # also a root that was taken away: the others are followed
+            world.unreachable(role, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def await_ready(world: World, task: Task, attempt: Attempt) -> None:
         task.role or "",
         lambda own: ask(own.host_of(snapshot, task), attempt),
         done=done,
-        failed=lambda error: world.silent(snapshot, task, error),
+        failed=lambda error: world.silent(task, error),
     )
 
 

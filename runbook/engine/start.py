@@ -139,7 +139,7 @@ def prepare(world: World, task: Task, host: Host | None) -> Prepared | None:
 def not_prepared(world: World, task: Task, error: Exception) -> None:
     """Says why a task could not be started."""
     if isinstance(error, Unreachable):
-        world.unreachable(world.store.snapshot(), task.role or "", error)
+        world.unreachable(task.role or "", error)
     elif isinstance(error, RemoteError):
         world.refuse(task, f"{task.id}: {error}", error.hint)
     elif isinstance(error, (CannotStart, NoHost)):

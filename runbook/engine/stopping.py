@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from remote import Host, StopReport, Unreachable
+from remote import Host, StopReport
 from runbook.engine.events import Info
 from runbook.engine.finish import evidence_of, wait_before_retry, when
 from runbook.reasons import CLASS_OF_STOP, WHY_STOPPED
@@ -129,7 +129,7 @@ def stop_beside(
     cls: FailureClass = FailureClass.STOPPED,
 ) -> None:
     """As `stop_attempt`, beside the loop: the grace of one job must not blind us to the others."""
-    role, snapshot = task.role or "", world.store.snapshot()
+    snapshot = world.store.snapshot()
     again = retry_reason(task, attempt, cls) if then is TaskState.FAILED else None
 
     def stop(own: World) -> StopReport:
@@ -142,14 +142,12 @@ def stop_beside(
         if again and report.state == "stopped" and not ended_before(task, report):
             world.emit(Info(text=f"{task.id}: {again}"))
 
-    def failed(error: Exception) -> None:
-        if not isinstance(error, Unreachable):
-            raise error
-        world.unreachable(snapshot, role, error)
-
     if again:
         wait_before_retry(world, task, attempt)
-    world.background.begin(world, attempt.id, role, stop, done=done, failed=failed, keep=True)
+    world.background.begin(
+        world, attempt.id, task.role or "", stop,
+        done=done, failed=lambda error: world.silent(task, error), keep=True,
+    )  # fmt: skip
 
 
 def survivors(report: StopReport) -> str:

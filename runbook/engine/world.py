@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from remote import AuthRefused, HostKeyChanged, Unreachable
+from remote import AuthRefused, HostKeyChanged, RemoteError, Unreachable, WrongAnswer
 from remote.fanout import Fanout
 from runbook.engine.background import Background
 from runbook.engine.events import EngineEvent, Info, Listener, Problem, TaskMoved
 from runbook.engine.hosts import LeftAlone
-from runbook.reasons import OTHER_KEY, other_key
+from runbook.reasons import OTHER_KEY, WRONG_ANSWER, other_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from runbook.views import Live
     from runbook.workspace import Workspace
     from state import Attempt, AttemptState, Lease, Snapshot, Store, Task, TaskState
+
+
+LONGEST_ANSWER = 300
+"""Of a wrong one, characters that are kept."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,8 @@ class World:
     """When old jobs of a machine are shrunk next (our own monotonic clock), by role."""
     shrunk: set[str] = field(default_factory=set)
     """Attempts of which this engine has asked their machine to keep less."""
+    silences: dict[str, set[type[RemoteError]]] = field(default_factory=dict)
+    """By host role: how it failed to answer, as far as that was told since it answered last."""
     told: set[tuple[str, ...]] = field(default_factory=set)
     """Warnings that are given once."""
     background: Background = field(default_factory=Background)
@@ -130,42 +136,66 @@ class World:
         self.refused[task.id] = text
         self.emit(Problem(text=text, hint=hint, task=task.id))
 
-    def unreachable(self, snapshot: Snapshot, role: str, error: Unreachable) -> None:
-        """Records that a host gave no answer. Nothing is concluded about its jobs."""
-        if isinstance(error, LeftAlone):
-            return
+    def unreachable(self, role: str, error: RemoteError) -> None:
+        """Records that a host gave no answer, or a wrong one: nothing is concluded of its jobs.
+
+        Each kind is told once until it answers again, by every engine that meets it.
+        """
+        now = self.store.snapshot()
+        if isinstance(error, LeftAlone) or role not in {host.role for host in now.hosts}:
+            return  # a person may have forgotten it meanwhile
         self.hosts.failed(role)
         key = ""
         if isinstance(error, HostKeyChanged):
             key = f"{error.fingerprint} (pinned: {error.expected_fingerprint})"
-        news = key and key != other_key(self.store.snapshot(), role)
-        if news or snapshot.host(role).unreachable_since is None:
-            with self.store.write(lease=self.lease) as tx:
-                tx.set_unreachable(role, True)
-                if news:
-                    tx.set_meta(OTHER_KEY + role, key)
-            wait = self.hosts.next_try_s(role)
-            again = f"it is asked again in {wait:.0f} s, and then ever more rarely."
-            hint = f"Its jobs go on; {again}"
-            if isinstance(error, HostKeyChanged):
-                hint = f"If it was rebuilt: `runbook host repin {role}`. Until then {again}"
-            elif isinstance(error, AuthRefused) and error.hint:
-                hint = f"Its jobs go on; {error.hint}; {again}"
-            self.emit(Problem(text=str(error), hint=hint))
+        news = key and key != other_key(now, role)
+        known = now.host(role).unreachable_since is not None
+        told = self.silences.setdefault(role, set())
+        if known and type(error) in told and not news:
+            return
+        told.add(type(error))
+        wrong = isinstance(error, WrongAnswer) or not isinstance(error, Unreachable)
+        with self.store.write(lease=self.lease) as tx:
+            if wrong or not known:
+                said = error.in_short[:LONGEST_ANSWER] if wrong else ""
+                tx.set_meta(WRONG_ANSWER + role, said, unless="")
+            tx.set_unreachable(role, True)
+            if news:
+                tx.set_meta(OTHER_KEY + role, key)
+        wait = self.hosts.next_try_s(role)
+        again = f"it is asked again in {wait:.0f} s, and then ever more rarely."
+        hint = f"Its jobs go on; {again}"
+        if isinstance(error, HostKeyChanged):
+            hint = f"If it was rebuilt: `runbook host repin {role}`. Until then {again}"
+        elif wrong:
+            look = error.hint or "look there by hand"
+            hint = f"Its jobs may go on; {look} (`runbook host shell {role}`); {again}"
+        elif isinstance(error, AuthRefused) and error.hint:
+            hint = f"Its jobs go on; {error.hint}; {again}"
+        text = f"{role}: its jobs cannot be looked at: {error}" if wrong else str(error)
+        self.emit(Problem(text=text, hint=hint))
 
-    def silent(self, snapshot: Snapshot, task: Task, error: Exception) -> None:
+    def silent(self, task: Task, error: Exception) -> None:
         """A look beside the loop failed: for want of an answer, or because of a mistake of ours."""
-        if not isinstance(error, Unreachable):
+        role = task.role or ""
+        if isinstance(error, Unreachable):
+            self.unreachable(role, error)
+        elif isinstance(error, RemoteError):  # it answers, but not to this
+            self.hosts.failed(role)
+            key = ("look", task.id, type(error).__name__)
+            self.warn_once(key, f"{task.id}: {role} cannot be asked: {error}", error.hint, task.id)
+        else:
             raise error
-        self.unreachable(snapshot, task.role or "", error)
 
     def reachable(self, snapshot: Snapshot, role: str) -> None:
         """The host answered."""
         self.hosts.answered(role)
+        self.silences.pop(role, None)
         if snapshot.host(role).unreachable_since is not None:
             with self.store.write(lease=self.lease) as tx:
                 tx.set_unreachable(role, False)
-                tx.set_meta(OTHER_KEY + role, "", unless="")
+                for prefix in (OTHER_KEY, WRONG_ANSWER):
+                    tx.set_meta(prefix + role, "", unless="")
             self.emit(Info(text=f"{role} answers again."))
 
 

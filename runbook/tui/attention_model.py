@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import is_over, other_key
+from runbook.reasons import is_over, other_key, wrong_answer
 from runbook.retries import after_loss
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
@@ -261,13 +261,16 @@ def _silent(view: View, host: HostBinding, now: datetime) -> Matter:
         why = (
             f"it shows another host key, {key}; if it was rebuilt: `runbook host repin {host.role}`"
         )
+    wrong = "" if key else wrong_answer(view.snapshot, host.role)
+    if wrong:
+        why = f"{fmt.clean(wrong)}; its jobs may well go on"
     running = [t.id for t in view.snapshot.tasks if t.role == host.role and t.state in model.OPEN]
     return Matter(
         id=f"host:{host.role}", kind="no link", state="attention", role=host.role,
-        title=f"{host.role} does not answer",
+        title=f"{host.role} {'answers wrongly' if wrong else 'does not answer'}",
         why=f"for {gone}; {why}",
         speaks_for=tuple(f"{name} ran when it was last seen" for name in running),
-        speaks_against=(f"no answer since {host.unreachable_since}",),
+        speaks_against=(f"no {'right ' if wrong else ''}answer since {host.unreachable_since}",),
         choices=(
             Choice(key="probe", command=f"runbook host probe {host.role}", means="ask again"),
             Choice(key="shell", command=f"runbook host shell {host.role}", means="try by hand"),

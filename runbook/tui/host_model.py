@@ -11,6 +11,7 @@ from rich.text import Text
 
 from runbook.placement import SHM as SHM_LEASE
 from runbook.placement import holders
+from runbook.reasons import wrong_answer
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui.attention_model import rental
@@ -109,7 +110,9 @@ def _machine(host: HostBinding, view: View, looks: Looks, now: datetime) -> Iter
     yield Text.assemble((age + epoch, inks.muted))
     if host.unreachable_since:
         gone = fmt.duration(fmt.between(host.unreachable_since, now))
-        yield Text(f"no link for {gone}: what runs there may well go on", style=inks.warn)
+        wrong = fmt.clean(wrong_answer(view.snapshot, host.role))
+        said = f"wrong answers for {gone}: {wrong};" if wrong else f"no link for {gone}:"
+        yield Text(f"{said} what runs there may well go on", style=inks.warn)
     clock = _clock(facts, looks)
     if clock is not None:
         yield clock

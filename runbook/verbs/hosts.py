@@ -9,7 +9,7 @@ from remote import HostKeyChanged, HostKeyUnknown
 from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
-from runbook.reasons import OTHER_KEY
+from runbook.reasons import OTHER_KEY, WRONG_ANSWER
 from runbook.units import show_bytes
 from runbook.verbs.confirming import ConfirmVerbs
 from state.transitions import RUNNING, TERMINAL
@@ -80,7 +80,8 @@ class HostVerbs(ConfirmVerbs):
         self._hosts.forget(role)
         with self._write() as tx:
             tx.bind_host(binding)
-            tx.set_meta(OTHER_KEY + role, "", unless="")
+            for prefix in (OTHER_KEY, WRONG_ANSWER):
+                tx.set_meta(prefix + role, "", unless="")
             settle(tx, snapshot, role, identity, facts, before=before, now=binding)
         self.write_progress()
 
