@@ -89,7 +89,14 @@ class DrafterConfig:
         kv_heads = int(text.get("num_key_value_heads") or heads)
         if head_dim > MAX_HEAD_DIM:
             heads, kv_heads, head_dim = 32, 8, MAX_HEAD_DIM
-        chosen = tuple(taps) if taps else default_taps(depth, num_taps or min(5, max(1, depth - 3)))
+        room = max(1, depth - 3)
+        if num_taps and not taps and num_taps > room:
+            raise DflashError(
+                f"{num_taps} taps do not fit between the layers of a target that has {depth}; "
+                f"at most {room} are spread.",
+                "Lower --num-taps, or name the layers with --taps.",
+            )
+        chosen = tuple(taps) if taps else default_taps(depth, num_taps or min(5, room))
         sliding = (
             (SLIDING,) * (num_layers - 1) + (FULL,) if sliding_window else (FULL,) * num_layers
         )

@@ -100,6 +100,10 @@ def draw(metrics: Path, picture: Path) -> bool:
             axes.legend(fontsize="small")
         axes.set_xlabel("step")
     aside = picture.with_name(f".{picture.name}")
-    figure.savefig(aside, format="png", dpi=110)
-    aside.replace(picture)
+    try:
+        figure.savefig(aside, format="png", dpi=110)
+        aside.replace(picture)
+    except OSError:  # a full disk costs a picture, not a training
+        aside.unlink(missing_ok=True)
+        return False
     return True

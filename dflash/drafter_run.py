@@ -61,6 +61,8 @@ class DrafterRun:
         if self.newest is not None:
             self._resume(self.newest)
         self.held_out = HeldOut(config, made)
+        for note in self.held_out.notes:
+            self.record.phase(note)
         self.ends: TargetTaps | TargetEnds
         self.feed: Feed
         self.record.phase("loading the target")

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
     from dflash.config import DrafterConfig
     from dflash.train_config import TrainConfig
 
-TOLD = ("targets", "drafters", "colocated", "ring", "shard_optimizer", "reduce_dtype", "target",
-        "data", "backend", "save_every", "keep", "minutes")  # fmt: skip
+TOLD = (
+    "targets", "drafters", "colocated", "ring", "shard_optimizer", "reduce_dtype", "target", "data",
+    "backend", "attention", "head_chunk_rows", "deterministic", "nonfinite", "save_every", "keep",
+    "minutes", "eval_split", "eval_docs", "eval_prompts", "eval_tokens", "upload",
+)  # fmt: skip
 """May change; what changes is said. Paths may, because contents are compared."""
+ELSEWHERE = (
+    "taps", "num_taps", "mask_token", "dtype",  # compared as they came out
+    "steps", "tokens", "epochs",  # by the number of steps
+    "out", "init_from", "devices", "gpu_memory", "timeout_s",
+    "endpoint", "region", "addressing", "short_lived_only",
+)  # fmt: skip
+"""Compared by what they led to, or of the machine and not of the run."""
+MEASURE = ("eval_split", "eval_docs")
+"""Held-out scores under others of these are of another measure, and not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +55,7 @@ def check_resume(
     total: int,
     data: str,
     target: str,
+    dtype: str,
 ) -> Resumed:
     """Refuse another run under this one's name, each difference by its own."""
     saved = read_json(folder / PROVENANCE, "checkpoint's provenance")
@@ -50,6 +63,9 @@ def check_resume(
     warmup = int(saved.get("warmup", warmup_steps(before, config)))
     changes = contract_changes(saved["config"], config)
     changes += shape_changes(config, shape)
+    before_dtype = saved.get("dtype", saved["config"]["dtype"])
+    if before_dtype not in ("auto", dtype):
+        changes.append(f"dtype: {before_dtype} in the checkpoint, {dtype} now")
     if saved.get("data", data) != data:
         changes.append("the training data is another")
     if saved.get("target", target) != target:

@@ -16,6 +16,7 @@ from dflash.config import DrafterConfig, choose_mask_token
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json
 from dflash.schedule import warmup_steps
+from dflash.train_config import HELD_OUT
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,8 @@ def plan(config: TrainConfig) -> Plan:
 
     weights = target_weights(config)
     data = TokenizedSet(config.data, config.split)
+    if config.eval_docs and config.eval_split != HELD_OUT and not config.random_weights:
+        TokenizedSet(config.data, config.eval_split)  # named, so it has to be there
     fingerprints.check_tokenizer(config, data.manifest)
     _check_ids(config, weights, data)
     newest = latest_checkpoint(Path(config.out))
@@ -98,9 +101,18 @@ def plan(config: TrainConfig) -> Plan:
     if newest is None:
         return replace(made, notes=(check_start(source, config, shape),)) if source else made
     found = check_resume(
-        newest, config, shape, total=total, data=made.fingerprint, target=made.target
-    )
+        newest, config, shape, total=total, data=made.fingerprint, target=made.target,
+        dtype=drafter_dtype(config),
+    )  # fmt: skip
     return replace(made, warmup=found.warmup, notes=found.notes)
+
+
+def drafter_dtype(config: TrainConfig) -> str:
+    """What `--dtype auto` comes to here."""
+    import torch
+
+    automatic = "bfloat16" if torch.cuda.is_available() else "float32"
+    return automatic if config.dtype == "auto" else config.dtype
 
 
 def target_weights(config: TrainConfig) -> TargetWeights | RandomWeights:
@@ -127,6 +139,12 @@ def total_steps(config: TrainConfig, batches: Batches) -> int:
         limits.append(config.steps)
     if config.tokens is not None:
         limits.append(int(config.tokens / (batches.mean_tokens * config.micro_batches)))
+        if limits[-1] < 1:
+            raise DflashError(
+                f"--tokens {config.tokens:,} are less than one step, which takes about "
+                f"{batches.mean_tokens * config.micro_batches:,.0f}.",
+                "Raise --tokens, or lower --micro-batches or --batch-tokens.",
+            )
     if not limits:
         limits.append(batches.in_epochs(config.epochs) // config.micro_batches)
     if min(limits) < 1:

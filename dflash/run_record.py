@@ -14,6 +14,8 @@ from dflash import curves, keys
 from dflash.checkpoint import BEST, latest_checkpoint, provenance_of, save_checkpoint
 from dflash.files import read_json, write_json, write_text
 from dflash.progress import Progress, parse_line
+from dflash.resume import MEASURE
+from dflash.run_plan import drafter_dtype
 from dflash.upload import Uploader, options_of, was_sent
 
 if TYPE_CHECKING:
@@ -123,6 +125,7 @@ class RunRecord:
             "warmup": self.plan.warmup,
             "data": self.plan.fingerprint,
             "target": self.plan.target,
+            "dtype": drafter_dtype(self.config),
             "heldout": held,
         }
         folder = save_checkpoint(
@@ -167,7 +170,8 @@ class RunRecord:
         if before and (self.out / before / "provenance.json").is_file() and before != name:
             facts = read_json(self.out / before / "provenance.json", "checkpoint's provenance")
             known = facts.get("heldout", {}).get("heldout_acceptance", 0.0)
-            if known >= self.scores["heldout_acceptance"]:
+            alike = all(facts["config"].get(k) == getattr(self.config, k) for k in MEASURE)
+            if alike and known >= self.scores["heldout_acceptance"]:
                 return before
         return name
 

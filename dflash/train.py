@@ -167,9 +167,9 @@ def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
     same = Path(summary["checkpoint"]).name == newest.name and not contract_changes(
         summary["config"], config
     )
-    limits = ("steps", "tokens", "epochs", "minutes")
+    compared = ("steps", "tokens", "epochs", "minutes", "dtype")
     asked = config.to_json()
-    unchanged = all(summary["config"].get(name) == asked[name] for name in limits)
+    unchanged = all(summary["config"].get(name) == asked[name] for name in compared)
     unchanged = unchanged and summary["data"] == fingerprints.of_data(config)
     return summary if same and unchanged and summary["ended"] in ("steps", "time") else None
 

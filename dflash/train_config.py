@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +17,9 @@ from dflash.errors import DflashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+HELD_OUT = "heldout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ class TrainConfig:
     ring: int = 2
     devices: int | None = None
     """For a calibration to divide; else all GPUs there are."""
-    eval_split: str = "heldout"
+    eval_split: str = HELD_OUT
     """Documents that are never trained on; where the set has none, nothing is evaluated."""
     eval_docs: int = 16
     eval_prompts: int = 4
@@ -126,7 +131,7 @@ class TrainConfig:
             )
         fixed = dict(values)
         for name in ("taps", "betas"):
-            if fixed.get(name) is not None:
+            if isinstance(fixed.get(name), list):
                 fixed[name] = tuple(fixed[name])
         return cls(**fixed)
 
@@ -147,16 +152,21 @@ RESUME_CONTRACT = (
     "batch_tokens", "batch_blocks", "batch_docs",
     "micro_batches", "lr", "min_lr_ratio", "schedule", "warmup", "decay",
     "weight_decay", "betas", "clip", "loss", "gamma", "dpace_alpha",
-    "head_sample", "init", "dtype", "seed",
+    "head_sample", "init", "wire_dtype", "random_weights", "seed",
 )  # fmt: skip
-"""Changing one would continue a different run under the same name. Topology may change."""
+"""Changing one would continue a different run under the same name. Topology may change. `dtype` is
+compared as it came out, as `auto` means another on another machine (dflash/resume.py)."""
 
 
 AT_LEAST_ONE = (
     "layers", "anchors_per_doc", "max_length", "batch_tokens", "batch_blocks", "batch_docs",
     "micro_batches", "targets", "drafters", "ring", "save_every", "keep", "steps", "tokens",
-    "devices",
+    "devices", "num_taps", "sliding_window", "head_chunk_rows", "eval_tokens",
 )  # fmt: skip
+ABOVE_ZERO = ("lr", "clip", "gamma", "epochs", "minutes", "gpu_memory", "timeout_s")
+FROM_ZERO = ("weight_decay", "head_sample", "eval_docs", "eval_prompts", "seed")
+PARTS = ("min_lr_ratio", "warmup", "decay", "dpace_alpha")
+"""Of a whole: 0 to 1."""
 
 
 def contract_changes(saved: Mapping[str, Any], config: TrainConfig) -> list[str]:
@@ -184,21 +194,63 @@ CHOICES = {
 
 
 def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
-    found = [
+    found = _wrong_types(config)
+    if found:
+        return found
+    found += [
         (name, f"{getattr(config, name)!r} is not one of {', '.join(allowed)}.")
         for name, allowed in CHOICES.items()
         if getattr(config, name) not in allowed
     ]
-    found += [
-        (name, f"{getattr(config, name)} is below 1.")
-        for name in AT_LEAST_ONE
-        if getattr(config, name) is not None and getattr(config, name) < 1
-    ]
-    if config.gpu_memory is not None and config.gpu_memory <= 0:
-        found.append(("gpu_memory", f"{config.gpu_memory} GiB hold nothing."))
+    for names, fits, problem in (
+        (AT_LEAST_ONE, lambda x: x >= 1, "is below 1"),
+        (ABOVE_ZERO, lambda x: 0 < x < math.inf, "is not a number above zero"),
+        (FROM_ZERO, lambda x: 0 <= x < math.inf, "is below zero, or no number"),
+        (PARTS, lambda x: 0 <= x <= 1, "is not between 0 and 1"),
+    ):
+        given = [(name, getattr(config, name)) for name in names]
+        found += [(n, f"{x} {problem}.") for n, x in given if x is not None and not fits(x)]
+    if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
+        found.append(("betas", f"{config.betas} are not two numbers from 0 to below 1."))
+    if config.upload is not None and not re.match("s3://[^/]", config.upload):
+        found.append(("upload", f"{config.upload!r} is no s3://BUCKET/PREFIX."))
     if config.micro_batches % config.drafters:
         problem = (
             f"{config.micro_batches} do not split evenly over {config.drafters} drafter ranks."
         )
         found.append(("micro_batches", problem))
     return found
+
+
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "int": (int, "a whole number"),
+    "float": (int | float, "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "a text"),
+}
+
+
+def _wrong_types(config: TrainConfig) -> list[tuple[str, str]]:
+    """A recipe or a file may hold anything: YAML reads 6e-4 as a text, for one."""
+    found = []
+    for field in dataclasses.fields(config):
+        value, kind = getattr(config, field.name), str(field.type).removesuffix(" | None")
+        if value is None and field.type != kind:
+            continue
+        many = kind.startswith("tuple[")
+        accepted, what = KINDS[kind.removeprefix("tuple[").split(",")[0]]
+        parts = value if many and isinstance(value, tuple) else (value,)
+        fits = all(
+            isinstance(x, accepted) and isinstance(x, bool) == (kind == "bool") for x in parts
+        )
+        if not fits or isinstance(value, tuple) != many:
+            wanted = f"a list, each {what}" if many else what
+            found.append((field.name, f"{value!r} is not {wanted}{_in_yaml(value)}."))
+    return found
+
+
+def _in_yaml(value: object) -> str:
+    try:
+        return f" (in YAML: {float(value)!r})" if isinstance(value, str) else ""
+    except ValueError:
+        return ""

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from dflash.batches import Batches, MicroBatch
+from dflash.errors import InputInvalid
 from dflash.feed import packed_states, peer_errors
 from dflash.heldout import from_tokenized
 from dflash.losses import FrozenHead, block_loss
@@ -62,14 +63,20 @@ class HeldOut:
         self.mine: list[Piece] = []
         self.documents: list[MicroBatch] = []
         self.prompts: list[list[int]] = []
+        self.notes: list[str] = []
+        """What is not evaluated, and why."""
+        if not config.eval_docs or config.random_weights:
+            return
         splits = made.data.manifest.get("splits", {})
-        known = config.eval_split in splits and splits[config.eval_split].get("shards")
-        wanted = config.eval_docs and config.eval_split != config.split
-        if not known or not wanted or config.random_weights:
+        found = splits.get(config.eval_split) or {}
+        if not found.get("rows") or config.eval_split == config.split:
+            why = "is trained on" if found else f"is not in {config.data}"
+            self.notes.append(
+                f"nothing is evaluated, and no checkpoint is the best: the part "
+                f"{config.eval_split!r} {why}"
+            )
             return
         self.data = TokenizedSet(config.data, config.eval_split)
-        if not len(self.data):
-            return
         self.batches = Batches(
             self.data,
             anchors_per_doc=min(config.anchors_per_doc, MOST_ANCHORS),
@@ -95,13 +102,20 @@ class HeldOut:
         if not self.config.eval_prompts:
             return []
         longest = min(LONGEST_PROMPT, self.config.max_length - self.config.eval_tokens)
-        found = from_tokenized(
-            self.data.path,
-            split=self.config.eval_split,
-            limit=self.config.eval_prompts,
-            longest=longest,
-            seed=0,
-        )
+        try:
+            found = from_tokenized(
+                self.data.path,
+                split=self.config.eval_split,
+                limit=self.config.eval_prompts,
+                longest=longest,
+                seed=0,
+            )
+        except InputInvalid:
+            self.notes.append(
+                f"the true acceptance length is not measured: no prompt of "
+                f"{self.config.eval_split!r} has at most {longest} tokens"
+            )
+            return []
         return [prompt.tokens for prompt in found.prompts if prompt.tokens]
 
     def __bool__(self) -> bool:

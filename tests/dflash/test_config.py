@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 
@@ -16,7 +18,8 @@ from dflash.config import (
     read_rope_theta,
 )
 from dflash.errors import DflashError
-from dflash.train_config import TrainConfig, contract_changes
+from dflash.resume import ELSEWHERE, TOLD
+from dflash.train_config import RESUME_CONTRACT, TrainConfig, contract_changes
 
 QWEN = {
     "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
@@ -125,11 +128,41 @@ def test_train_config_survives_json_and_refuses_unknown_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"schedule": "step"}, {"layers": 0}, {"micro_batches": 3, "drafters": 2}]
+    ("changes", "says"),
+    [
+        ({"schedule": "step"}, "'step' is not one of wsd, cosine, constant"),
+        ({"layers": 0}, "0 is below 1"),
+        ({"micro_batches": 3, "drafters": 2}, "3 do not split evenly over 2"),
+        ({"lr": math.nan}, "nan is not a number above zero"),
+        ({"lr": -1.0}, "above zero"),
+        ({"clip": math.inf}, "above zero"),
+        ({"gamma": 0.0}, "above zero"),
+        ({"epochs": 0.0}, "above zero"),
+        ({"minutes": -1.0}, "above zero"),
+        ({"warmup": 2.0}, "2.0 is not between 0 and 1"),
+        ({"min_lr_ratio": 7.0}, "between 0 and 1"),
+        ({"dpace_alpha": -0.1}, "between 0 and 1"),
+        ({"weight_decay": -1.0}, "below zero"),
+        ({"seed": -1}, "below zero"),
+        ({"head_chunk_rows": 0}, "below 1"),
+        ({"sliding_window": 0}, "below 1"),
+        ({"betas": [0.9]}, "two numbers from 0 to below 1"),
+        ({"betas": [0.9, 1.5]}, "two numbers"),
+        ({"betas": 0.9}, "a list, each a number"),
+        ({"taps": "1,2"}, "a list, each a whole number"),
+        ({"lr": "6e-4"}, "'6e-4' is not a number (in YAML: 0.0006)"),
+        ({"steps": "ten"}, "'ten' is not a whole number"),
+        ({"steps": True}, "whole number"),
+        ({"colocated": "yes"}, "true or false"),
+        ({"split": None}, "None is not a text"),
+        ({"upload": "elsewhere"}, "'elsewhere' is no s3://BUCKET/PREFIX"),
+        ({"upload": "s3://"}, "BUCKET"),
+    ],
 )
-def test_train_config_refuses_nonsense(changes: dict) -> None:
-    with pytest.raises(DflashError):
+def test_train_config_refuses_nonsense(changes: dict, says: str) -> None:
+    with pytest.raises(DflashError, match=re.escape(says)) as caught:
         train_config(**changes)
+    assert f"Cannot train with {next(iter(changes))}: " in caught.value.message
 
 
 def test_contract_lets_topology_change_and_nothing_that_changes_the_run() -> None:
@@ -138,6 +171,14 @@ def test_contract_lets_topology_change_and_nothing_that_changes_the_run() -> Non
     assert contract_changes(saved, train_config(lr=1.0)) == [
         "lr: 0.0006 in the checkpoint, 1.0 now"
     ]
+    for name in RESUME_CONTRACT:
+        changes = contract_changes(saved | {name: "of another run"}, train_config())
+        assert [change.partition(":")[0] for change in changes] == [name]
+
+
+def test_of_every_option_it_is_decided_what_a_resume_does_with_it() -> None:
+    decided = [*RESUME_CONTRACT, *TOLD, *ELSEWHERE]
+    assert sorted(decided) == sorted(TrainConfig.__dataclass_fields__)
 
 
 def test_configs_load_no_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from dflash import curves
 from dflash.__main__ import main
 from dflash.calibrate import refuse_unequal
 from dflash.errors import DflashError, InputInvalid
+from dflash.meter import peak_tflops
 from dflash.optim import Optimiser
 from dflash.out_of_memory import is_out_of_memory, out_of_memory
+from dflash.progress import Progress
 from dflash.ranks import Role
 from dflash.recipe import bundled, load_recipe
 from dflash.run_record import METRICS
@@ -125,6 +129,9 @@ def both_ends(rank: int, values: dict[str, Any]) -> int:
         ({"micro_batches": 3, "drafters": 2}, "3 do not split evenly over 2"),
         ({"split": "test"}, "no split 'test', only train"),
         ({"target": "nowhere"}, "no target's config at nowhere"),
+        ({"num_taps": 9}, "9 taps do not fit .* has 8; at most 5"),
+        ({"eval_split": "nope"}, "no split 'nope', only train"),
+        ({"steps": None, "tokens": 5}, "--tokens 5 are less than one step"),
     ],
 )
 def test_a_wrong_input_is_refused_before_anything_starts(
@@ -262,7 +269,10 @@ def test_a_recipe_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     assert "Did you mean paper?" in caught.value.hint
 
 
-def test_a_run_leaves_its_curves(inputs: Path, tmp_path: Path) -> None:
+def test_a_run_leaves_its_curves(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash.meter.peak_tflops", lambda _device: 0.5)
     out = tmp_path / "out"
     run(inputs, out, data=str(inputs / "held"), eval_prompts=1, eval_tokens=8)
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -274,6 +284,37 @@ def test_a_run_leaves_its_curves(inputs: Path, tmp_path: Path) -> None:
     last = [e for e in events(out) if e["kind"] == "step"][-1]["metrics"]
     assert {"tflops_per_device", "memory_gib", "drafter_busy", "target_waited_s"} <= set(last)
     assert 0 < last["target_busy"] < 1
+    assert last["tflops_per_device"] > 0
+    assert last["mfu"] == pytest.approx(last["tflops_per_device"] / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 504),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA T4", None),
+    ],
+)
+def test_mfu_is_of_the_peak_of_this_gpu(
+    name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: name)
+    assert peak_tflops(torch.device("cuda", 0)) == peak
+    assert peak_tflops(torch.device("cpu")) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_costs_the_picture_and_no_training(small_disk: Path, tmp_path: Path) -> None:
+    metrics = tmp_path / METRICS
+    Progress(metrics).emit("step", done=1, total=2, metrics={"loss": 1.0})
+    assert curves.draw(metrics, small_disk / "curves.png")
+    with (small_disk / "fill").open("wb", 0) as handle, contextlib.suppress(OSError):
+        while handle.write(bytes(4096)):
+            pass
+    assert not curves.draw(metrics, small_disk / "curves.png")
+    assert sorted(path.name for path in small_disk.iterdir()) == ["curves.png", "fill"]
 
 
 def test_what_cannot_be_drawn_is_said(
@@ -286,6 +327,7 @@ def test_what_cannot_be_drawn_is_said(
     said = capsys.readouterr().err
     assert "no TensorBoard files: tensorboardX is not installed" in said
     assert "no curves.png: matplotlib is not installed" in said
+    assert "nothing is evaluated, and no checkpoint is the best: the part 'heldout' is not" in said
     assert (tmp_path / "out" / METRICS).is_file()
 
 

@@ -17,6 +17,7 @@ from dflash.checkpoint import load_state
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import write_json
 from dflash.random_states import rng_of_all, set_rng
+from dflash.run_plan import plan
 from dflash.train import train
 from dflash.train_config import TrainConfig
 from tests.support.ranks import train_in_ranks
@@ -126,6 +127,42 @@ def finished(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "out"
     run(inputs, out, steps=3)
     return out
+
+
+def test_number_types_are_those_it_began_with_on_any_machine(
+    inputs: Path, finished: Path, tmp_path: Path
+) -> None:
+    """`auto` is bfloat16 on a GPU: its checkpoint has masters, which fp32 training has not."""
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    (out / "train.json").unlink()
+    path = out / "step-000003" / "provenance.json"
+    facts = json.loads(path.read_text())
+    assert (facts["dtype"], facts["config"]["dtype"]) == ("float32", "auto")
+    path.write_text(json.dumps(facts | {"dtype": "bfloat16"}))
+    with pytest.raises(DflashError, match="dtype: bfloat16 in the checkpoint, float32 now"):
+        run(inputs, out, steps=3)
+    assert plan(TrainConfig.from_json(options(inputs, out, steps=3, dtype="bfloat16"))).total == 3
+
+
+def test_what_a_resume_changes_and_may_change_is_said(inputs: Path, finished: Path) -> None:
+    url = "s3://bucket/run"
+    config = TrainConfig.from_json(options(inputs, finished, steps=3, upload=url, eval_docs=2))
+    assert {"eval_docs: 16 before, 2 now", f"upload: None before, {url} now"} <= {
+        *plan(config).notes
+    }
+
+
+def test_scores_of_other_held_out_documents_are_not_compared(inputs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    common = {"data": str(inputs / "held"), "eval_prompts": 0, "schedule": "constant"}
+    run(inputs, out, steps=1, eval_docs=6, **common)
+    path = out / "step-000001" / "provenance.json"
+    facts = json.loads(path.read_text())
+    facts["heldout"]["heldout_acceptance"] = 99.0
+    path.write_text(json.dumps(facts))
+    assert Path(run(inputs, out, steps=2, eval_docs=6, **common)["best"]).name == "step-000001"
+    assert Path(run(inputs, out, steps=3, eval_docs=5, **common)["best"]).name == "step-000003"
 
 
 def test_another_target_of_the_same_shape_is_refused(
