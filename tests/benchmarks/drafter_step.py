@@ -1,17 +1,24 @@
 """Time and memory of one drafter step on a GPU, at the shapes of Qwen3.6-27B's drafter.
 
-    PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers] [--profile]
+    PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers]
+        [--peer-limit 240] [--profile] [--tiny]
 
 Weights, states and documents are random; what is timed is what `dflash train` runs for a step:
 blocks, forward, head and loss, backward, clip and AdamW over fp32 masters. The first step, with its
 compilation, is told apart. First, loss and gradients are held against plain torch in fp32.
+
+A peer runs in a process of its own. One that is not done within the limit is told with the place
+where it was, and its stack on standard error; the others go on, and the whole table comes once more
+at the end. TORCH_LOGS=recompiles and the like reach it. `--tiny`: toy shapes on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +29,8 @@ from dflash.drafter import Drafter
 from dflash.losses import FrozenHead, LossOptions, block_loss
 from dflash.optim import Optimiser
 from dflash.train_config import TrainConfig
+from tests.benchmarks.limited import bounded, watched
+from tests.benchmarks.peer_steps import PEERS
 from tests.benchmarks.shapes import (
     BLOCK,
     DOCUMENTS,
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from dflash.batches import DrafterRows
     from dflash.config import DrafterConfig
 
+OURS = "dflash"
 FLEX = "flex"
 """Filled to one shape, as flex attention needs it."""
 
@@ -103,10 +113,13 @@ class OurStep:
         self.number += 1
 
 
-def tensors(width: int, hidden: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(
+    width: int, hidden: int, vocab: int, tokens: int = DOCUMENTS * LENGTH
+) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    head = torch.randn(vocab, hidden, device="cuda", dtype=torch.bfloat16) * 0.02
-    return torch.randn(DOCUMENTS * LENGTH, width, device="cuda", dtype=torch.bfloat16), head
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    head = torch.randn(vocab, hidden, device=device, dtype=torch.bfloat16) * 0.02
+    return torch.randn(tokens, width, device=device, dtype=torch.bfloat16), head
 
 
 def check() -> None:
@@ -164,24 +177,66 @@ def profile(step: Callable[[], None], label: str) -> None:
         print(f"{e.self_device_time_total / 1e3:9.2f} ms {e.count:5d} x {e.key[:90]}")
 
 
-def measure(label: str, anchors: int, make: Callable[[], Callable[[], None]], steps: int,
-            *, profiled: bool) -> None:  # fmt: skip
+TINY = {
+    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 1000,
+}  # fmt: skip
+TINY_LENGTH = 192
+
+
+def maker(name: str, anchors: int, *, tiny: bool) -> Callable[[], Callable[[], None]]:
+    """What builds the step of this one."""
+    data, shape = documents(), drafter_shape()
+    if tiny:
+        mask = TINY["vocab_size"] - 1
+        data = documents(2, TINY_LENGTH)
+        for row in data.rows:
+            row.input_ids[:] %= mask
+        shape = drafter_shape(
+            hidden_size=64, intermediate_size=96, num_heads=4, num_kv_heads=2, head_dim=16,
+            vocab_size=TINY["vocab_size"], mask_token_id=mask,
+        )  # fmt: skip
+    states, head = tensors(
+        shape.context_width, shape.hidden_size, shape.vocab_size, int(data.lengths.sum())
+    )
+    who, _, attention = name.partition(" ")
+    if who == OURS:
+        return functools.partial(OurStep, data, states, head, anchors, attention, shape)
+    changes: dict[str, Any] = TINY | {"attention": "sdpa"} if tiny else {}
+    return functools.partial(PEERS[name], data, states, head, anchors, **changes)
+
+
+def measure(name: str, anchors: int, steps: int, *, tiny: bool, profiled: bool) -> str:
+    """A row of the table."""
+    tokens = 2 * TINY_LENGTH if tiny else DOCUMENTS * LENGTH
     try:
-        step = make()
+        step = maker(name, anchors, tiny=tiny)()
         result = timed(step, steps)
     except torch.OutOfMemoryError as error:
-        print(table_row(label, anchors, f"out of memory: {str(error)[:80]}"), flush=True)
-        return
-    print(
-        table_row(
-            label, anchors, f"{result.step_s * 1e3:.0f} ms",
-            f"{DOCUMENTS * LENGTH / result.step_s:,.0f} tok/s", f"{result.peak_gib:.1f} GiB",
-            f"{result.first_s:.1f} s",
-        ),
-        flush=True,
-    )  # fmt: skip
+        return table_row(name, anchors, f"out of memory: {str(error)[:80]}")
     if profiled:
-        profile(step, f"{label}, {anchors} anchors")
+        profile(step, f"{name}, {anchors} anchors")
+    graphs = f", {result.graphs} graphs" if result.graphs else ""
+    late = f" ({result.recompiled} graphs compiled meanwhile)" if result.recompiled else ""
+    return table_row(
+        name, anchors, f"{result.step_s * 1e3:.0f} ms{late}",
+        f"{tokens / result.step_s:,.0f} tok/s", f"{result.peak_gib:.1f} GiB",
+        f"{result.first_s:.1f} s{graphs}",
+    )  # fmt: skip
+
+
+def measure_apart(name: str, anchors: int, args: argparse.Namespace) -> str:
+    """The same of a peer, in a process of its own that may hang or fail."""
+    words = ["--one", name, "--anchors", str(anchors), "--steps", str(args.steps)]
+    words += [f"--peer-limit={args.peer_limit}"]
+    words += [flag for flag, on in (("--tiny", args.tiny), ("--profile", args.profile)) if on]
+    found = bounded([sys.executable, __file__, *words], args.peer_limit)
+    *before, row = found.output.splitlines() or [""]
+    print("\n".join(before), end="\n" if before else "", flush=True)
+    if found.problem:
+        sys.stderr.write(f"{name}, {anchors} anchors, {found.problem}:\n{found.said[-6000:]}\n")
+        return table_row(name, anchors, found.problem)
+    return row
 
 
 def main() -> None:
@@ -190,37 +245,48 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--attention", nargs="+", default=["auto"])
     parser.add_argument(
-        "--peers",
-        nargs="*",
-        choices=("SpecForge", "speculators"),
-        help="these as well; all of them",
+        "--peers", nargs="*", choices=PEERS, help="these as well; without names all of them"
     )
+    parser.add_argument(
+        "--peer-limit", type=float, default=240, metavar="SECONDS",
+        help="for a peer at one number of anchors, its start included (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="toy shapes, to see that it works")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.one:
+        watched(args.peer_limit)
+        for anchors in args.anchors:
+            row = measure(args.one, anchors, args.steps, tiny=args.tiny, profiled=args.profile)
+            print(row, flush=True)
+        return
     print(machine(), flush=True)
-    if not args.no_check:
+    if not args.no_check and not args.tiny:
         began = time.perf_counter()
         check()
         print(f"checked in {time.perf_counter() - began:.1f} s", flush=True)
-    data = documents()
-    shape = drafter_shape()
-    states, head = tensors(shape.context_width, shape.hidden_size, shape.vocab_size)
-    print(table_row("who", "anchors", "step", "speed", "peak", "first step"))
+    peers = [] if args.peers is None else args.peers or list(PEERS)
+    table = [table_row("who", "anchors", "step", "speed", "peak", "first step")]
+    print(table[0], flush=True)
     for anchors in args.anchors:
-        makers: dict[str, Callable[[], Callable[[], None]]] = {
-            f"dflash {attention}": lambda a=attention, n=anchors: OurStep(data, states, head, n, a)
-            for attention in args.attention
-        }
-        if args.peers is not None:
-            from tests.benchmarks.peer_steps import PEERS
-
-            for name in args.peers or PEERS:
-                makers[name] = lambda m=PEERS[name], n=anchors: m(data, states, head, n)
-        for name, make in makers.items():
-            measure(name, anchors, make, args.steps, profiled=args.profile)
+        for attention in args.attention:
+            table.append(
+                measure(
+                    f"{OURS} {attention}", anchors, args.steps, tiny=args.tiny,
+                    profiled=args.profile,
+                )
+            )  # fmt: skip
+            print(table[-1], flush=True)
             gc.collect()
-            torch.cuda.empty_cache()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        for name in peers:
+            table.append(measure_apart(name, anchors, args))
+            print(table[-1], flush=True)
+    if peers:
+        print("\n".join(("", *table)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,24 +68,41 @@ class Timing:
     first_s: float
     peak_gib: float
     before_gib: float
+    graphs: int
+    """That torch.compile made before the clock counts."""
+    recompiled: int
+    """And while it counted: above zero, the time is not that of a step."""
 
 
 def timed(step: Callable[[], None], steps: int) -> Timing:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    times = []
+    cuda = torch.cuda.is_available()
+    wait = torch.cuda.synchronize if cuda else (lambda: None)
+    wait()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    times, graphs, began_with = [], [], compiled_graphs()
     for _ in range(steps + 2):
         began = time.perf_counter()
         step()
-        torch.cuda.synchronize()
+        wait()
         times.append(time.perf_counter() - began)
+        graphs.append(compiled_graphs() - began_with)
     return Timing(
         step_s=float(np.median(times[2:])),
         first_s=times[0],
-        peak_gib=torch.cuda.max_memory_allocated() / 2**30,
+        peak_gib=(torch.cuda.max_memory_allocated() if cuda else 0) / 2**30,
         before_gib=before / 2**30,
+        graphs=graphs[1],
+        recompiled=graphs[-1] - graphs[1],
     )
+
+
+def compiled_graphs() -> int:
+    """Of this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def table_row(*cells: object) -> str:
@@ -106,5 +124,7 @@ def gemm_ceiling(size: int = 8192) -> float:
 
 
 def machine() -> str:
+    if not torch.cuda.is_available():
+        return json.dumps({"cpu": platform.machine(), "torch": torch.__version__})
     names = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     return json.dumps(names | {"bf16_tflops": round(gemm_ceiling())})

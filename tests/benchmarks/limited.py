@@ -1,0 +1,78 @@
+"""A part of a benchmark in a process of its own: what hangs or fails costs its own row only.
+
+The part calls `watched` first. At its limit it writes where each of its threads is and ends, also
+when the interpreter is held by a compiler or a driver; what does not end even then is killed, with
+the workers that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GRACE_S = 20.0
+"""To begin and to end; after that it is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a part printed, and why it gave no more; empty when it ended well."""
+
+    output: str
+    problem: str
+    said: str
+    """Its standard error: warnings, and where it was."""
+
+
+def watched(limit_s: float) -> None:
+    """End this process after so many seconds, and say where it is."""
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+
+
+def bounded(argv: Sequence[str], limit_s: float) -> Outcome:
+    """Run it; whatever it does, this returns soon after the limit."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        part = subprocess.Popen(argv, stdout=out, stderr=err, start_new_session=True)
+        late = False
+        try:
+            part.wait(limit_s + GRACE_S)
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.pid, signal.SIGKILL)  # its compile workers too
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                part.wait(GRACE_S)  # one that a driver holds is left behind
+        out.seek(0)
+        err.seek(0)
+        output, said = out.read(), err.read()
+    return Outcome(output=output, problem=_problem(part.returncode, late, limit_s, said), said=said)
+
+
+def _problem(code: int | None, late: bool, limit_s: float, said: str) -> str:
+    lines = said.splitlines()
+    if late or any(line.startswith("Timeout (") for line in lines):
+        where = place(lines)
+        return f"not finished after {limit_s:.0f} s" + (f", in {where}" if where else "")
+    if code:
+        return f"failed: {lines[-1][:120] if lines else f'exit code {code}'}"
+    return ""
+
+
+def place(lines: Sequence[str]) -> str:
+    """The innermost frame of the main thread, which a dump names last."""
+    begins = [i for i, line in enumerate(lines) if line.startswith(("Thread 0x", "Current thread"))]
+    frames = [line for line in lines[begins[-1] :] if line.startswith('  File "')] if begins else []
+    if not frames:
+        return ""
+    _, path, where = frames[0].split('"')
+    return f"{'/'.join(path.split('/')[-3:])}{where}"
