@@ -234,8 +234,17 @@ def last_words(world: World, status: JobStatus) -> str:
             if said:
                 # Our programs put the next step on an indented line below what went wrong.
                 both = said[-2:] if said[-1][:1].isspace() else said[-1:]
-                return " ".join(" ".join(both).split())[:LONGEST_REASON]
+                told = [" ".join(line.split()) for line in both]
+                return sentences(*told)[:LONGEST_REASON]
     return ""
+
+
+def sentences(*told: str) -> str:
+    """One after the other, each with an end."""
+    *before, last = told
+    return " ".join(
+        [line if line.endswith((".", "!", "?", ":")) else f"{line}." for line in before] + [last]
+    )
 
 
 def why_ended(status: JobStatus, *, service: bool, last: str = "") -> str:

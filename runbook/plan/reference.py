@@ -42,7 +42,7 @@ Written from the models that judge the files. For editors there is a JSON Schema
 
 Strict YAML 1.2. An unknown or doubled key, an anchor, a tag is an error with its line and column;
 `runbook validate` names all of them at once. Durations are `90s`, `10m`, `1h30m` or seconds;
-sizes are `512MiB`, `4GB` or bytes.
+sizes are `512MiB`, `4GB` or bytes. Paths on a host are absolute, as `${host.work}/NAME` is.
 
 ```yaml
 version: 1

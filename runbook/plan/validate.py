@@ -103,7 +103,9 @@ def _report(
         _misfit(document, blamed, (*at, *path), message)
         return
     colon = "" if message.startswith("must ") else ":"
-    where = f"`{name}`{colon} " if isinstance(name, str) and name else ""
+    named = next((part for part in reversed((*at, *path)) if isinstance(part, str)), "")
+    each = "each of " if isinstance(name, int) else ""
+    where = f"{each}`{named}`{colon} " if named else ""
     suggestion = ""
     if kind in ("literal_error", "enum"):
         options = [str(option).strip("'") for option in _options(found)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+SHORTEST = 6  # of a beginning that says which flag is meant
 LATEST = "0.5.23"
 VERSIONS = ("0.5.17", LATEST)
 
@@ -55,12 +56,14 @@ def flags_of(version: str) -> frozenset[str]:
 
 
 def near(flag: str, version: str = LATEST) -> list[str]:
-    """What a release calls it: the new name of an old one, or names that look alike."""
+    """What a release calls it: the new name of an old one, one that begins so, or looks alike."""
     known = flags_of(version)
     renamed = [name for name in RENAMED.get(flag, ()) if name in known]
     if flag.startswith("--nsa-"):
         renamed += [name for name in (flag.replace("--nsa-", "--dsa-", 1),) if name in known]
-    return renamed or get_close_matches(flag, sorted(known), n=3, cutoff=0.75)
+    # SGLang takes a beginning for the whole, so that is what is written.
+    longer = sorted(name for name in known if name.startswith(flag) and len(flag) > SHORTEST)
+    return renamed or longer[:3] or get_close_matches(flag, sorted(known), n=3, cutoff=0.75)
 
 
 def problem_of(words: Iterable[str], version: str) -> str | None:

@@ -10,19 +10,22 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, told
 from runbook.steps.gate_args import Gates, gate_words
+from runbook.steps.paths import HostPath, MaybePath  # noqa: TC001 (pydantic reads it)
 
 
 class AuditArgs(DflashArgs):
     """Either completions or a tokenized set."""
 
-    completions: Annotated[str, Field(description="Folder of completions.")] = ""
-    tokenized: Annotated[str, Field(description="Tokenized set.")] = ""
-    tokenizer: Annotated[str, Field(description="Folder with the target's tokenizer.")] = ""
+    completions: Annotated[MaybePath, Field(description="Folder of completions.")] = ""
+    tokenized: Annotated[MaybePath, Field(description="Tokenized set.")] = ""
+    tokenizer: Annotated[MaybePath, Field(description="Folder with the target's tokenizer.")] = ""
     gates: Gates
     mask_token_id: Annotated[
         int | None, Field(ge=0, description="The drafter's, which no data may contain.")
     ] = None
-    report: Annotated[str, Field(description="Folder for report.json, report.txt, samples.json.")]
+    report: Annotated[
+        HostPath, Field(description="Folder for report.json, report.txt, samples.json.")
+    ]
 
     @model_validator(mode="after")
     def one_input(self) -> AuditArgs:

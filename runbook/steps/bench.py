@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, flags, shipped, told
+from runbook.steps.paths import HostPath, file_or
 from runbook.steps.serve_args import ServeArgs
 from runbook.steps.server_argv import environment, server_argv
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
@@ -46,9 +48,11 @@ class BenchArgs(DflashArgs):
         Field(min_length=1, description="Requests at a time; each is measured."),
     ]
     prompts: Annotated[
-        str, Field(description="JSON-lines file on the host, or `bundled:NAME.jsonl`.")
+        str,
+        *file_or(bundle="prompts"),
+        Field(description="JSON-lines file on the host, or `bundled:NAME.jsonl`."),
     ]
-    out: Annotated[str, Field(description="Folder of results and of the servers' logs.")]
+    out: Annotated[HostPath, Field(description="Folder of results and of the servers' logs.")]
     limit: Annotated[int, Field(ge=1, description="Prompts of each run.")] = 1000
     max_tokens: Annotated[int, Field(ge=1, description="Longest completion.")] = 2048
     temperature: Annotated[float, Field(ge=0, description="0 is greedy.")] = 1.0
@@ -79,10 +83,7 @@ class BenchArgs(DflashArgs):
             try:
                 self.of(variant)
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                said = first["msg"].removeprefix("Value error, ")
-                raise ValueError(f"variant {name}: {f'{where}: ' if where else ''}{said}") from None
+                raise ValueError(f"variant {name}: {_said(error)}") from None
         return self
 
     def of(self, variant: Mapping[str, Any]) -> ServeArgs:
@@ -90,6 +91,16 @@ class BenchArgs(DflashArgs):
         shared = self.serve.model_dump(exclude_unset=True, mode="json")
         own = {key: value for key, value in variant.items() if key != "name"}
         return ServeArgs.model_validate_json(json.dumps({**shared, **own}))
+
+
+def _said(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = f"`{'.'.join(map(str, first['loc']))}`" if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        meant = get_close_matches(str(first["loc"][-1]), ServeArgs.model_fields, n=1)
+        return f"unknown key {where}" + (f" (did you mean `{meant[0]}`?)" if meant else "")
+    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{where} {said}".strip()
 
 
 class Bench(Step[BenchArgs]):
@@ -125,12 +136,23 @@ class Bench(Step[BenchArgs]):
             grace_s=60,
         )
         return StepPlan(
-            summary=told(job, ctx),
+            summary=(_compared(args), *told(job, ctx)),
             job=job,
             precheck=tuple(checks.port_free(port) for port in job.ports),
             done_when=(checks.json_metric(f"{args.out}/report.json", "best.tok_s", above=0.0),),
             out={"path": args.out},
         )
+
+
+def _compared(args: BenchArgs) -> str:
+    """What differs, in words: the command below has whole servers in it."""
+    rows = [{key: value for key, value in one.items() if key != "name"} for one in args.variants]
+    told = ", ".join(
+        str(one["name"]) + (f" {json.dumps(own)}" if own else "")
+        for one, own in zip(args.variants, rows, strict=True)
+    )
+    at_a_time = ", ".join(map(str, args.concurrency))
+    return f"compare {told}; each with {at_a_time} requests at a time, {args.limit} prompts at most"
 
 
 def _variant(name: str, args: ServeArgs) -> str:

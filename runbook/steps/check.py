@@ -9,14 +9,15 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 
 
 class CheckDrafterArgs(DflashArgs):
     """The exported drafter and its target."""
 
-    drafter: Annotated[str, Field(description="The exported drafter's folder.")]
-    target: Annotated[str, Field(description="The target's folder.")]
-    out: Annotated[str, Field(description="The report, a JSON file.")]
+    drafter: Annotated[HostPath, Field(description="The exported drafter's folder.")]
+    target: Annotated[HostPath, Field(description="The target's folder.")]
+    out: Annotated[HostPath, Field(description="The report, a JSON file.")]
     official_python: Annotated[
         str, Field(description="Interpreter with the official dflash package, to compare with.")
     ] = ""

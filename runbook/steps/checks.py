@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from runbook.units import Seconds, Shape, Size
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+CheckedPath = Annotated[str, Shape(r"^(/|~|\$\{)", "an absolute path, such as ${host.work}/NAME")]
 JsonScalar = str | int | float | bool | None
 
 
@@ -24,21 +25,21 @@ class CheckArgs(BaseModel):
 class FileCheck(CheckArgs):
     """The file exists, and is not smaller than said."""
 
-    path: str
+    path: CheckedPath
     min_bytes: Size | None = None
 
 
 class Sha256Check(CheckArgs):
     """The file has this digest."""
 
-    path: str
+    path: CheckedPath
     hex: Annotated[str, Shape(r"^[0-9a-fA-F]{64}$|\$\{", "a SHA-256 of 64 hexadecimal digits")]
 
 
 class ManifestCheck(CheckArgs):
     """Every file of a manifest.json is there with its size and, unless quick, its digest."""
 
-    path: str
+    path: CheckedPath
     quick: bool = False
 
 
@@ -101,7 +102,7 @@ class HttpIdentityCheck(CheckArgs):
 class JsonMetricCheck(CheckArgs):
     """A number (or value) in a JSON file keeps its bounds."""
 
-    path: str
+    path: CheckedPath
     key: str
     min: float | None = None
     max: float | None = None
@@ -120,14 +121,14 @@ class JsonMetricCheck(CheckArgs):
 class RowsCheck(CheckArgs):
     """JSON-lines files hold at least so many rows together."""
 
-    glob: str
+    glob: CheckedPath
     rows: Annotated[int, Field(ge=0)]
 
 
 class ImportsCheck(CheckArgs):
     """That Python imports the modules."""
 
-    python: str
+    python: CheckedPath
     modules: Annotated[tuple[str, ...], Field(min_length=1)]
     under_s: Seconds | None = None
     env: dict[str, str] | None = None
@@ -136,7 +137,7 @@ class ImportsCheck(CheckArgs):
 class FreeSpaceCheck(CheckArgs):
     """The file system of the path has so much room."""
 
-    path: str
+    path: CheckedPath
     bytes: Size
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from runbook.steps.base import JobPlan, StepArgs, StepContext, shown
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class DflashArgs(StepArgs):
     """What all of them take."""
 
-    venv: Annotated[str, Field(description="The environment's folder on the host.")]
+    venv: Annotated[HostPath, Field(description="The environment's folder on the host.")]
     threads: Annotated[
         int,
         Field(

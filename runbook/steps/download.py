@@ -11,12 +11,13 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import dflash_job, told
 from runbook.steps.object_args import SyncArgs, scoped_keys, store_words
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 
 
 class DownloadArgs(SyncArgs):
     """From an address to a folder."""
 
-    out: Annotated[str, Field(min_length=1, description="The folder; other files in it stay.")]
+    out: Annotated[HostPath, Field(min_length=1, description="The folder; other files in it stay.")]
     plain: Annotated[
         bool,
         Field(description="All objects below the address, though no upload vouches for them."),

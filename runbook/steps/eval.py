@@ -9,17 +9,22 @@ from pydantic import Field, model_validator
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, shipped, told
+from runbook.steps.paths import HostPath, MaybePath, file_or
 
 
 class EvalArgs(DflashArgs):
     """Drafter, target, and held-out data or prompts."""
 
-    target: Annotated[str, Field(description="The target's folder.")]
-    drafter: Annotated[str, Field(description="A checkpoint or an exported drafter.")]
-    data: Annotated[str, Field(description="Tokenized set; its held-out split is used.")] = ""
-    prompts: Annotated[str, Field(description="Or a file of prompts, or `bundled:NAME`.")] = ""
+    target: Annotated[HostPath, Field(description="The target's folder.")]
+    drafter: Annotated[HostPath, Field(description="A checkpoint or an exported drafter.")]
+    data: Annotated[MaybePath, Field(description="Tokenized set; its held-out split is used.")] = ""
+    prompts: Annotated[
+        str,
+        *file_or("$", bundle="prompts"),
+        Field(description="Or a file of prompts, or `bundled:NAME`."),
+    ] = ""
     split: Annotated[str, Field(description="Split of `data`.")] = ""
-    out: Annotated[str, Field(description="The report, a JSON file.")]
+    out: Annotated[HostPath, Field(description="The report, a JSON file.")]
     baselines: Annotated[tuple[str, ...], Field(description="What it is compared with.")] = (
         "untrained",
         "lookup",

@@ -9,13 +9,16 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 
 
 class ExportArgs(DflashArgs):
     """Checkpoint in, drafter folder out."""
 
-    checkpoint: Annotated[str, Field(description="A checkpoint of `train`, or its folder of them.")]
-    out: Annotated[str, Field(description="The drafter's folder.")]
+    checkpoint: Annotated[
+        HostPath, Field(description="A checkpoint of `train`, or its folder of them.")
+    ]
+    out: Annotated[HostPath, Field(description="The drafter's folder.")]
     dtype: Annotated[
         Literal["bfloat16", "float32"] | None, Field(description="Type of the weights.")
     ] = None

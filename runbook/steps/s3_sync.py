@@ -11,19 +11,21 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import dflash_job, flag, told
 from runbook.steps.object_args import SyncArgs, scoped_keys, store_words
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 from runbook.steps.upload import receipt_beside
-from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
+from runbook.units import Seconds, Shape
 
 
 class S3SyncArgs(SyncArgs):
     """From a growing folder to an address."""
 
     source: Annotated[
-        str,
+        HostPath,
         Field(min_length=1, description="The folder; with `until` it may come later."),
     ]
     until: Annotated[
         str,
+        Shape(r"^([^/:][^:]*(:[^:]+)?)?$|\$\{", "FILE[:KEY] of the folder, such as manifest.json"),
         Field(
             description="FILE[:KEY] of the folder that ends it, such as `manifest.json:complete`; "
             "empty sends what is closed now and ends."

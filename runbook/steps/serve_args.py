@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from runbook.serving.flags import LATEST, VERSIONS, problem_of
 from runbook.steps.base import StepArgs
+from runbook.steps.paths import MaybePath  # noqa: TC001 (pydantic reads it)
 from runbook.units import Seconds, Shape
 
 # The kernel hands out ports from here on to anybody; one of ours could be taken at any time.
@@ -41,7 +42,7 @@ class ServeArgs(StepArgs):
             f"held against its own list ({', '.join(VERSIONS)}).",
         ),
     ] = LATEST
-    venv: Annotated[str, Field(description="The serving environment's folder.")] = ""
+    venv: Annotated[MaybePath, Field(description="The serving environment's folder.")] = ""
     command: Annotated[
         tuple[str, ...],
         Field(
@@ -56,7 +57,11 @@ class ServeArgs(StepArgs):
         ServerPort | None,
         Field(description="SGLang's rendezvous, which listens on all interfaces; port + 1000."),
     ] = None
-    host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[
+        str,
+        Shape(r"^[A-Za-z0-9.:_-]+$|\$\{", "an address or a host name"),
+        Field(description="Address to listen on."),
+    ] = "127.0.0.1"
     device: Annotated[Literal["cpu", "cuda"], Field(description="Where it computes.")] = "cuda"
     gpus: Annotated[tuple[int, ...], Field(description="GPU numbers that it may see.")] = ()
     tp: Annotated[int, Field(ge=1, description="GPUs that share one model (tensor parallel).")] = 1
@@ -92,7 +97,7 @@ class ServeArgs(StepArgs):
     draft_steps: Annotated[
         int, Field(ge=1, le=16, description="Tokens that mtp drafts at a time.")
     ] = 3
-    drafter: Annotated[str, Field(description="Folder of the dflash drafter.")] = ""
+    drafter: Annotated[MaybePath, Field(description="Folder of the dflash drafter.")] = ""
     drafter_block: Annotated[
         int | None, Field(ge=2, description="Its block size; its config.json's by default.")
     ] = None
@@ -171,7 +176,7 @@ class ServeArgs(StepArgs):
     def url(self) -> str:
         """Base URL for clients on the same host."""
         address = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
-        return f"http://{address}:{self.port}"
+        return f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
 
 
 def _problem(args: ServeArgs) -> str | None:

@@ -11,6 +11,7 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
 from runbook.steps.object_args import KeyArgs, at_store, scoped_keys, store_words
+from runbook.steps.paths import ABSOLUTE, HostPath, MaybePath
 from runbook.units import Shape
 
 SHARE_FORMAT = "dflash-tokenized-share/1"
@@ -20,13 +21,15 @@ class TokenizeArgs(DflashArgs, KeyArgs):
     """Completions in, a tokenized set out; or shares of one, made elsewhere, in."""
 
     completions: Annotated[
-        str, Field(description="Folder of completions or of JSON lines, or s3://.")
+        str,
+        Shape(r"^(/|s3://[^/]|\$\{|$)", f"{ABSOLUTE}, or s3://BUCKET/FOLDER"),
+        Field(description="Folder of completions or of JSON lines, or s3://."),
     ] = ""
     merge: Annotated[
-        tuple[str, ...], Field(description="Or the folders of all shares, on this host.")
+        tuple[HostPath, ...], Field(description="Or the folders of all shares, on this host.")
     ] = ()
-    tokenizer: Annotated[str, Field(description="Folder with the target's tokenizer.")] = ""
-    out: Annotated[str, Field(description="Folder of the tokenized set.")]
+    tokenizer: Annotated[MaybePath, Field(description="Folder with the target's tokenizer.")] = ""
+    out: Annotated[HostPath, Field(description="Folder of the tokenized set.")]
     max_length: Annotated[int | None, Field(ge=1, description="Longest row, in tokens.")] = None
     overlong: Annotated[
         Literal["drop", "truncate", "keep"] | None,

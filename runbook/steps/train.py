@@ -11,6 +11,7 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import DflashArgs, dflash_job, flag, told
 from runbook.steps.object_args import KeyArgs, scoped_keys, store_words
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 from runbook.units import Seconds  # noqa: TC001 (pydantic reads it)
 
 # Every argument is the flag of the same name; these are not flags, or not at all times.
@@ -20,9 +21,9 @@ _OURS = frozenset({"venv", "threads", "grace", "extra", "taps", *KeyArgs.model_f
 class TrainArgs(DflashArgs, KeyArgs):
     """The options of `dflash train` that a runbook sets; the rest by `extra`."""
 
-    target: Annotated[str, Field(description="The target's folder.")]
-    data: Annotated[str, Field(description="Tokenized set.")]
-    out: Annotated[str, Field(description="Folder of checkpoints.")]
+    target: Annotated[HostPath, Field(description="The target's folder.")]
+    data: Annotated[HostPath, Field(description="Tokenized set.")]
+    out: Annotated[HostPath, Field(description="Folder of checkpoints.")]
     recipe: Annotated[
         str | None, Field(description="Options to start from: paper, seed, wsd, or a file there.")
     ] = None

@@ -12,12 +12,13 @@ from runbook.steps import checks
 from runbook.steps.base import Step, StepContext, StepPlan
 from runbook.steps.dflash_job import dflash_job, flag, told
 from runbook.steps.object_args import SyncArgs, scoped_keys, store_words
+from runbook.steps.paths import HostPath  # noqa: TC001 (pydantic reads it)
 
 
 class UploadArgs(SyncArgs):
     """From a folder to an address."""
 
-    source: Annotated[str, Field(min_length=1, description="The folder; hidden files stay.")]
+    source: Annotated[HostPath, Field(min_length=1, description="The folder; hidden files stay.")]
 
 
 class Upload(Step[UploadArgs]):

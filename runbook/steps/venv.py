@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from runbook.steps.base import JobPlan, Step, StepArgs, StepContext, StepPlan
 from runbook.steps.dflash_job import flag, flags, shipped, told
+from runbook.steps.paths import PLUGINS, HostPath, file_or
 from runbook.steps.slow import warned
 from runbook.units import Seconds, Shape, Size
 
@@ -15,9 +16,10 @@ from runbook.units import Seconds, Shape, Size
 class VenvArgs(StepArgs):
     """Where it goes, and what must be in it."""
 
-    dest: Annotated[str, Field(description="The environment's folder; absolute.")]
+    dest: Annotated[HostPath, Field(description="The environment's folder; absolute.")]
     lock: Annotated[
         str,
+        *file_or("$", bundle="locks"),
         Field(description="Lock file of name==version lines on the host, or `bundled:cpu.lock`."),
     ] = ""
     packages: Annotated[
@@ -38,7 +40,7 @@ class VenvArgs(StepArgs):
         str, Field(description="An extra package index, such as one of CPU builds of torch.")
     ] = ""
     plugins: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, *file_or(bundle=PLUGINS)], ...],
         Field(description="Source folders to install; `bundled:cpu_platform` is SGLang on a CPU."),
     ] = ()
     imports: Annotated[

@@ -150,8 +150,9 @@ def end(made: Fleet) -> None:
 
 
 def test_busy_is_told_from_wedged_and_another_server_is_left_alone(fleet: Fleet) -> None:
-    with fleet.running():
-        fleet.tell(0, busy=True, running=8, queued=40)
+    fleet.tell(1, public=True)
+    with fleet.running() as said:
+        fleet.tell(0, busy=True, running=8, queued=40, accepts=3.25)
         before = len(fake_sglang.requests(fleet.venv, fleet.ports[0]))
         wait_for(
             lambda: len(fake_sglang.requests(fleet.venv, fleet.ports[0])) > before + 5,
@@ -160,7 +161,7 @@ def test_busy_is_told_from_wedged_and_another_server_is_left_alone(fleet: Fleet)
         )
         # The engine leaves what it saw after it has seen it.
         load = wait_for(lambda: fleet.load(0, "8 running, 40 queued"), what="its load to be shown")
-        assert load["state pool used"] == 0.5
+        assert (load["state pool used"], load["accept length"]) == (0.5, 3.25)
         assert fleet.state(0) == "serving"
 
         fleet.tell(0, wedged=True, running=3)
@@ -168,6 +169,8 @@ def test_busy_is_told_from_wedged_and_another_server_is_left_alone(fleet: Fleet)
         assert "wedged: /health was answered with 503, 2 times in a row" in fleet.reason(0)
         assert "nothing moved meanwhile (3 running, 0 queued)" in fleet.reason(0)
         checks = fleet.service.snapshot().checks_of(fleet.names[0])
+        second = f"{fleet.names[1]}: port {fleet.ports[1] + 1000} listens on all interfaces"
+        assert (str(said).count(second), str(said).count("listens on all")) == (1, 1)
         assert [c.evidence["running"] for c in checks if c.verdict == "fail"] == [3.0]
         assert f"runbook restart '{fleet.names[0]}'" in fleet.service.view().next.command
 

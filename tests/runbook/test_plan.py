@@ -228,9 +228,12 @@ def test_a_parameter_changes_only_the_tasks_that_use_it() -> None:
             "{title: A, phase: one, step: probe, done_when: [{file: {path: x}, port: {}}]}",
             "one key",
         ),
-        ("{title: A, phase: one, step: probe, done_when: [file]}", "9:54: must be a mapping"),
         (
-            "{title: A, phase: one, step: probe, done_when: [{json_metric: {path: x, key: y}}]}",
+            "{title: A, phase: one, step: probe, done_when: [file]}",
+            "9:54: each of `done_when` must be a mapping",
+        ),
+        (
+            "{title: A, phase: one, step: probe, done_when: [{json_metric: {path: /x, key: y}}]}",
             "give at least one of min, max",
         ),
         ("{title: A, phase: one, step: probe, ready_when: [{process_alive: {}}]}", "no service"),

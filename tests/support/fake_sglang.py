@@ -11,6 +11,8 @@
     running    this many requests in /metrics
     drafts     so many verifications for the four tokens of a generation; without, as without
                speculation: gauges of it that say 0
+    accepts    the acceptance length that its gauge has, of whatever batch
+    public     from its start on, a second port on all interfaces, as SGLang's rendezvous is
     silent     as while a model is loaded: nothing listens on its port yet
     says       lines for the error stream, then exit with `exit`: a start that fails; without an
                `exit` it stays and does nothing
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = '''
-import argparse, json, pathlib, sys, threading, time
+import argparse, json, pathlib, socket, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("verb")
 parser.add_argument("--port", type=int)
+parser.add_argument("--nccl-port", type=int)
 parser.add_argument("--served-model-name")
 parser.add_argument("--weight-version")
 args, _ = parser.parse_known_args()
@@ -79,7 +82,7 @@ sglang:num_queue_reqs{{tp_rank="0"}} {float(mode.get("queued", 0))}
 sglang:gen_throughput{{tp_rank="0"}} 12.5
 sglang:token_usage{{tp_rank="0"}} 0.25
 sglang:mamba_usage{{tp_rank="0"}} 0.5
-sglang:spec_accept_length{{tp_rank="0"}} {float("drafts" in mode)}
+sglang:spec_accept_length{{tp_rank="0"}} {float(mode.get("accepts", "drafts" in mode))}
 sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
 """)
         self.answer(404, "")
@@ -117,6 +120,8 @@ if told().get("says") is not None:
     sys.exit(told()["exit"])
 while told().get("silent"):
     time.sleep(0.05)
+if told().get("public"):
+    rendezvous = socket.create_server(("0.0.0.0", args.nccl_port))
 print("The server is fired up and ready to roll!", file=sys.stderr, flush=True)
 ThreadingHTTPServer(("127.0.0.1", args.port), Handler).serve_forever()
 '''

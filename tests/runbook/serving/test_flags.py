@@ -21,6 +21,7 @@ BASE = {"venv": "/v", "model": "/m", "served_name": "m", "port": 30000}
         (["--nsa-decode-backend", "x"], "0.5.23", "`--dsa-decode-backend`"),
         (["--mem-fraction-statik", "0.8"], "0.5.23", "`--mem-fraction-static`"),
         (["--mem-fraction", "0.8"], "0.5.23", "`--mem-fraction-static`"),
+        (["--mem-frac", "0.8"], "0.5.23", "there it is `--mem-fraction-static`"),
         (["--port", "1"], "0.5.23", "is set by the step: use `port`"),
         (["--weight-version", "x"], "0.5.23", "is set by the step"),
         (["--delete-everything"], "0.5.23", "no flag of SGLang 0.5.23"),
@@ -60,6 +61,8 @@ def test_names_go_by_the_release() -> None:
         ({"command": ["x"]}, "no meaning with engine sglang"),
         ({"venv": ""}, "`venv` is missing"),
         ({"version": "new"}, "not a release"),
+        ({"host": "not a host"}, "is not an address or a host name"),
+        ({"venv": "envs/serve"}, "'envs/serve' is not an absolute path"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_a_model_is_loaded(
@@ -68,3 +71,12 @@ def test_what_contradicts_itself_is_refused_before_a_model_is_loaded(
     with pytest.raises(ValidationError) as refused:
         ServeArgs.model_validate({**BASE, **given})
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:30000"), ("::", "http://127.0.0.1:30000"),
+     ("fd00::7", "http://[fd00::7]:30000"), ("gpu-3.lan", "http://gpu-3.lan:30000")],
+)  # fmt: skip
+def test_the_address_that_clients_get(host: str, url: str) -> None:
+    assert ServeArgs.model_validate({**BASE, "host": host}).url == url

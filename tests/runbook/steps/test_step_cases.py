@@ -167,3 +167,14 @@ def test_every_step_type_explains_itself(name: str) -> None:
     undescribed = [key for key, value in schema["properties"].items() if "description" not in value]
     assert undescribed == []
     assert list(STEP_TYPES) == sorted(STEP_TYPES)
+
+
+def test_a_bench_says_in_words_what_it_compares() -> None:
+    """Its command has whole servers in it, which nobody reads before saying yes."""
+    case = json.loads((CASES / "bench/mtp_and_pools.json").read_text())
+    first = STEP_TYPES["bench"].plan_raw(case["args"], context(case)).summary[0]
+    assert first.startswith("compare plain")
+    for variant in case["args"]["variants"]:
+        assert variant["name"] in first
+    assert '{"speculation": "mtp"' in first
+    assert "requests at a time" in first
