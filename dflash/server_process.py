@@ -123,7 +123,9 @@ def get(url: str, timeout_s: float, *, post: bool = False) -> bytes | None:
 
 
 def last_words(log: Path) -> str:
-    lines = [line.strip() for line in _text(log).splitlines() if line.strip()]
+    every = [line for line in _text(log).splitlines() if line.strip()]
+    # Without the program text of tracebacks: it quotes messages that were not raised.
+    lines = [line.strip() for line in every if not line[0].isspace()] or every[-LAST_LINES:]
     told = [line for line in lines if re.search(r"error|exception", line, re.IGNORECASE)]
     return " | ".join((told or lines)[-LAST_LINES:])[-LONGEST:] or "it said nothing"
 

@@ -23,6 +23,7 @@ from runbook.errors import CannotStart
 from runbook.reasons import DIAGNOSIS, LOST
 from runbook.serving.diagnosis import OUT_OF_MEMORY, diagnose
 from runbook.serving.diagnosis import last_words as server_words
+from runbook.steps.bench import Bench
 from state import (
     Attempt,
     AttemptState,
@@ -201,11 +202,18 @@ def exited(
     service = task.kind is TaskKind.SERVICE
     if service and cls is FailureClass.OK:
         cls = FailureClass.EXIT
-    log = end_of_logs(world.workspace, attempt.id) if service else ""
+    # A bench that found nothing sound repeats what its servers said.
+    benched = task.step == Bench.name and cls is not FailureClass.OK
+    log = end_of_logs(world.workspace, attempt.id) if service or benched else ""
     why = diagnose(log)
-    if why is not None and why.kind in OUT_OF_MEMORY:
+    if service and why is not None and why.kind in OUT_OF_MEMORY:
         cls = FailureClass.OOM
-    last = why.said if why else server_words(log) if service else last_words(world, status)
+    if service:
+        last = why.said if why else server_words(log)
+    else:
+        last = last_words(world, status)
+        if why is not None:
+            last = sentences(f"{why.cause}. Next: {why.next}", last)
     if service and why is None and status.signal == SIGKILL:
         last = "killed from outside, by a person or, when memory is short, by the kernel (`dmesg`)"
     finish(
