@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-LAST_LINES, LONGEST = 2, 300
+LAST_LINES, LONGEST = 2, 150
 COUNTERS = ("generation_tokens", "spec_verify_calls", "prompt_tokens", "cached_tokens")
 POOLS = re.compile(r"max_total_num_tokens=\d+.*|max_running_requests is capped to .*")
 
@@ -127,7 +127,8 @@ def last_words(log: Path) -> str:
     # Without the program text of tracebacks: it quotes messages that were not raised.
     lines = [line.strip() for line in every if not line[0].isspace()] or every[-LAST_LINES:]
     told = [line for line in lines if re.search(r"error|exception", line, re.IGNORECASE)]
-    return " | ".join((told or lines)[-LAST_LINES:])[-LONGEST:] or "it said nothing"
+    said = (line[:LONGEST] for line in (told or lines)[-LAST_LINES:])
+    return " | ".join(said) or "it said nothing"
 
 
 def pools(log: Path) -> list[str]:
