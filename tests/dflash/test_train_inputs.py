@@ -114,6 +114,7 @@ def both_ends(rank: int, values: dict[str, Any]) -> int:
     import torch.distributed as dist
 
     join_group(config, cuda=False)
+    dist.all_gather_object([None, None], obj=False)  # whether the run is over
     agree(config, plan(config))
     dist.new_group([1])  # the target's part, up to where it would serve
     return 0
