@@ -22,7 +22,7 @@ TASKS = """\
     title: Audit
     phase: one
     step: audit
-    with: {venv: /nowhere, completions: c, report: r}
+    with: {venv: /nowhere, completions: /c, report: /r}
   other:
     title: Other
     phase: one
