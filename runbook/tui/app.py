@@ -22,7 +22,7 @@ from runbook.tui.deeds import Deeds
 from runbook.tui.describe import Looks
 from runbook.tui.hearing import Ears
 from runbook.tui.keyfile import KeyTable
-from runbook.tui.logs import Streams
+from runbook.tui.logs import Fetching, Streams
 from runbook.tui.memory import Keeper, Memory
 from runbook.tui.navigation import Navigation
 from runbook.tui.places import BY_PLACE
@@ -85,6 +85,7 @@ class RunbookApp(TypeAhead):
         self.ears = Ears(self, self.service.view())
         self.streams = Streams(self.service.workspace.log)
         self.bridge = Bridge(opener, crash_file=crash_file, reader=reader)
+        self.fetching = Fetching(self.bridge)
         self.board = BoardScreen()
         self.voice = Voice(self)
         self.ways = Navigation(self)
@@ -191,6 +192,8 @@ class RunbookApp(TypeAhead):
             self._keep()
         place = self.place
         if place.ready:
+            if place.output_of is not None:
+                self.fetching.look(self.view, place.output_of)
             place.tick()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -70,27 +71,39 @@ class Streams:
 
 
 class Fetching:
-    """A log that nobody copies is fetched from its host, a little after each answer."""
+    """Output that nobody copies is fetched from its host, a little after each answer.
 
-    def __init__(self) -> None:
-        self.problem = ""
-        """Why the copy may be old; empty when it is not."""
-        self._next = 0.0
+    The bridge's scout waits for the host, nobody else; each host is asked at its own pace.
+    """
 
-    def look(self, bridge: Bridge, view: View, task: Task | None) -> None:
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._next: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+
+    def look(self, view: View, task: Task) -> None:
         """Asks, when it is time and nobody who advances the graph does."""
-        now = time.monotonic()
-        if task is None or bridge.engine_runs or not is_uncopied(view, task):
-            self.problem = ""
-        elif now >= self._next:
-            self._next = now + SILENT_AGAIN_S
-            name = task.id
-            bridge.look("log", lambda s: s.copy_logs(name, within_s=FETCH_S), self._answered)
+        now, role, name = time.monotonic(), task.role or "", task.id
+        if now < self._next.get(role, now) or not self._is_due(view, task):
+            return
+        self._next[role] = now + SILENT_AGAIN_S
+        self._bridge.look(
+            f"log {role}",
+            lambda service: service.copy_logs(name, within_s=FETCH_S),
+            partial(self._answered, role),
+        )
 
-    def _answered(self, copied: Copied) -> None:
-        self.problem = copied.problem
+    def problem(self, view: View, task: Task) -> str:
+        """Why the copy may be old; empty when it is not."""
+        return self._problems.get(task.role or "", "") if self._is_due(view, task) else ""
+
+    def _is_due(self, view: View, task: Task) -> bool:
+        return not self._bridge.engine_runs and is_uncopied(view, task)
+
+    def _answered(self, role: str, copied: Copied) -> None:
+        self._problems[role] = fmt.clean(copied.problem)
         if not copied.problem:
-            self._next = time.monotonic() + FETCH_AGAIN_S
+            self._next[role] = time.monotonic() + FETCH_AGAIN_S
 
 
 def is_uncopied(view: View, task: Task) -> bool:
@@ -104,14 +117,16 @@ def is_uncopied(view: View, task: Task) -> bool:
     )
 
 
-def title_of(view: LogView, stream: str, looks: Looks) -> Text:
-    """`Log  out · 1,204 lines · following`."""
+def title_of(view: LogView, stream: str, looks: Looks, *, problem: str = "") -> Text:
+    """`Log  out · 1,204 lines · following`; the problem is why the copy may be old."""
     title = Text.assemble("Log ", (stream, looks.inks.text))
     lines = view.file.line_count
     if lines:
         title.append(
             f" {looks.glyphs.dot} {lines:,} line{'' if lines == 1 else 's'}", looks.inks.muted
         )
+        if problem:
+            title.append(f" {looks.glyphs.dot} an old copy: {problem}", looks.inks.warn)
         state = "following" if view.follow else "f follows"
         title.append(f" {looks.glyphs.dot} {state}", looks.inks.muted)
         if not view.file.complete:

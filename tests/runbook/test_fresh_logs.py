@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -18,8 +20,10 @@ from runbook.engine import hosts
 from runbook.engine.events import TaskMoved
 from runbook.errors import Exit
 from runbook.service import Service
+from runbook.tui import logs as tui_logs
 from runbook.tui.app import RunbookApp
 from runbook.tui.screens.log import LogScreen
+from runbook.tui.screens.task import TaskScreen
 from state import HostBinding
 from tests.support.deadline import wait_for
 from tests.support.sshd import running_sshd
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     import pytest
 
     from remote import HostTarget, Transport
+    from runbook.verbs.logs import Copied
+    from tests.support.sshd import Sshd
 
 TASKS = """\
   talks:
@@ -64,6 +70,26 @@ def leave_running(service: Service, work: Path) -> None:
 def tell(work: Path, number: int) -> None:
     (work / f"say.{number}").touch()
     wait_for((work / f"spoke.{number + 1}").exists, what="the job to speak")
+
+
+def leave_running_far(
+    service: Service, sshd: Sshd, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same over SSH; it has said a line that was not copied."""
+
+    def open_transport(target: HostTarget) -> Transport:
+        if target.kind == "local":
+            return LocalTransport()
+        return SshTransport(target, config=sshd.client_config)
+
+    monkeypatch.setattr(hosts, "open_transport", open_transport)
+    box = HostBinding(
+        role="box", kind="ssh", address="127.0.0.1", user=sshd.user, port=sshd.port,
+        root=str(far / "root"), work=str(far / "work"), host_key=sshd.host_key,
+    )  # fmt: skip
+    service.bind("box", box)
+    leave_running(service, far / "work")
+    tell(far / "work", 0)
 
 
 def test_what_was_written_while_nobody_looked_is_shown_and_followed(tmp_path: Path) -> None:
@@ -122,15 +148,56 @@ async def test_the_log_on_the_screen_grows_while_nobody_advances_the_graph(tmp_p
         app = RunbookApp(lambda: Service.open(tmp_path), crash_file=tmp_path / "crash.log")
         async with driven(app) as pilot:
             app.board.go_to("talks")
+            small = app.board.log_view
+            await wait_until(lambda: small.file.line_count == 1, "a line", seconds=60)
             await pilot.press("3")
             await in_front(app, LogScreen)
             screen = app.screen
             assert isinstance(screen, LogScreen)
             log = screen.log_view
-            await wait_until(lambda: log.file.line_count == 1, "a line", seconds=60)
             tell(work, 1)
             await wait_until(lambda: log.file.line_count == 2, "more", seconds=60)
         (work / "go").touch()
+        service.run()
+        assert states(service) == {"talks": "done"}
+
+
+async def test_the_board_fetches_the_log_and_a_silent_host_holds_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, far = tmp_path / "ws", tmp_path / "far"
+    monkeypatch.setattr(tui_logs, "FETCH_S", 60.0)
+    monkeypatch.setattr(tui_logs, "FETCH_AGAIN_S", 0.2)
+    with running_sshd(tmp_path / "sshd") as sshd, make(folder, TASKS) as service:
+        leave_running_far(service, sshd, far, monkeypatch)
+        asked = threading.Event()
+
+        def copy_logs(self: Service, task: str, *, within_s: float) -> Copied:
+            asked.set()
+            return copied(self, task, within_s=within_s)
+
+        copied = Service.copy_logs
+        monkeypatch.setattr(Service, "copy_logs", copy_logs)
+        assert sshd.process is not None
+        os.kill(sshd.process.pid, signal.SIGSTOP)  # connections are taken, and nobody speaks
+        app = RunbookApp(lambda: Service.open(folder), crash_file=tmp_path / "crash.log")
+        async with driven(app) as pilot:
+            app.board.go_to("talks")
+            await wait_until(asked.is_set, "the host to be asked", seconds=60)
+            await pilot.press("2")
+            await in_front(app, TaskScreen)
+            await pilot.press("1")
+            await wait_until(lambda: app.screen is app.board, "the board")
+            log = app.board.log_view
+            assert log.file.line_count == 0, "the host has not answered, and the keys have"
+            os.kill(sshd.process.pid, signal.SIGCONT)
+            await wait_until(lambda: log.file.line_count == 1, "the line", seconds=60)
+            sshd.stop()
+            await wait_until(
+                lambda: "an old copy: " in str(log.border_title), "its age", seconds=20
+            )
+        sshd.start()
+        (far / "work" / "go").touch()
         service.run()
         assert states(service) == {"talks": "done"}
 
@@ -140,20 +207,7 @@ def test_a_silent_host_is_said_with_the_age_of_the_copy(
 ) -> None:
     folder, far = tmp_path / "ws", tmp_path / "far"
     with running_sshd(tmp_path / "sshd") as sshd, make(folder, TASKS) as service:
-
-        def open_transport(target: HostTarget) -> Transport:
-            if target.kind == "local":
-                return LocalTransport()
-            return SshTransport(target, config=sshd.client_config)
-
-        monkeypatch.setattr(hosts, "open_transport", open_transport)
-        box = HostBinding(
-            role="box", kind="ssh", address="127.0.0.1", user=sshd.user, port=sshd.port,
-            root=str(far / "root"), work=str(far / "work"), host_key=sshd.host_key,
-        )  # fmt: skip
-        service.bind("box", box)
-        leave_running(service, far / "work")
-        tell(far / "work", 0)
+        leave_running_far(service, sshd, far, monkeypatch)
 
         def shown() -> tuple[int, str, str]:
             ended = CliRunner().invoke(

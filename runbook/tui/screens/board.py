@@ -43,6 +43,7 @@ class BoardScreen(PlaceScreen):
 
     PLACE = "board"
     FILTER = "filter: a name, a step, a state"
+    LABELS: ClassVar[Mapping[str, str]] = {}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(of_place("board"))]
     AUTO_FOCUS = "#tasks"
 
@@ -73,6 +74,10 @@ class BoardScreen(PlaceScreen):
         """The task under the cursor."""
         name = self.tasks.current
         return self.home.view.snapshot.by_id.get(name) if name is not None else None
+
+    @property
+    def output_of(self) -> Task | None:
+        return self.current_task
 
     def body(self) -> ComposeResult:
         yield self.next_bar
@@ -199,9 +204,10 @@ class BoardScreen(PlaceScreen):
     def _log(self, task: Task) -> None:
         looks, view = self.home.looks, self.log_view
         stream, path = self.home.streams.choose(self.home.view, task.id, self.stream)
+        problem = self.home.fetching.problem(self.home.view, task)
         placeholder = "No output yet" if path is not None else "No attempt has written here"
-        view.show(path, looks, placeholder=placeholder)
-        view.entitle(title_of(view, stream, looks))
+        view.show(path, looks, placeholder=f"Not fetched: {problem}" if problem else placeholder)
+        view.entitle(title_of(view, stream, looks, problem=problem))
 
     @on(TaskList.Selected)
     def follow_cursor(self) -> None:

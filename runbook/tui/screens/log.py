@@ -10,7 +10,7 @@ from textual import on
 
 from runbook.tui import format as fmt
 from runbook.tui.keymap import bindings, of_place
-from runbook.tui.logs import Fetching, title_of
+from runbook.tui.logs import title_of
 from runbook.tui.logsearch import FAILURE, Matches, pattern_of
 from runbook.tui.screens.place import PlaceScreen
 from runbook.tui.widgets.log_view import LogView
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.widget import Widget
 
-    from state.model import Attempt
+    from state.model import Attempt, Task
 
 
 class LogScreen(PlaceScreen):
@@ -30,14 +30,15 @@ class LogScreen(PlaceScreen):
 
     PLACE = "log"
     FILTER = "search: the next lines with these letters; enter, then n and N, & shows only them"
-    LABELS: ClassVar[Mapping[str, str]] = {"filter": "Search", "trouble": "Failure"}
+    LABELS: ClassVar[Mapping[str, str]] = {
+        **PlaceScreen.LABELS, "filter": "Search", "trouble": "Failure",
+    }  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(of_place("log"))]
     AUTO_FOCUS = "#log"
 
     def __init__(self) -> None:
         super().__init__()
         self.log_view = LogView(id="log")
-        self.fetching = Fetching()
         self.stream: str | None = None
         self.attempt = ""
         """The id of an older attempt; empty for the newest."""
@@ -48,6 +49,10 @@ class LogScreen(PlaceScreen):
 
     def body(self) -> ComposeResult:
         yield self.log_view
+
+    @property
+    def output_of(self) -> Task | None:
+        return self.current_task
 
     def panes(self) -> Iterable[Widget]:
         return (self.log_view,)
@@ -93,10 +98,18 @@ class LogScreen(PlaceScreen):
         stream, path = self._where()
         before = self.log_view.file.path
         nothing = "No output yet" if self._attempts() else f"{task.id} has not run yet"
+        if problem := self._problem():
+            nothing = f"Not fetched: {problem}"
         self.log_view.show(path, looks, placeholder=nothing)  # type: ignore[arg-type]
         if path != before:
             self._failures = None
         self._retitle(stream)
+
+    def _problem(self) -> str:
+        """Why the newest output may not be here; an older attempt writes nothing any more."""
+        task = self.current_task
+        old = self.attempt and self.attempt != self._attempts()[-1].id
+        return "" if task is None or old else self.home.fetching.problem(self.home.view, task)
 
     def _retitle(self, stream: str) -> None:
         task, looks = self.current_task, self.home.looks
@@ -109,10 +122,7 @@ class LogScreen(PlaceScreen):
         )
         if which is not None and len(attempts) > 1:
             title.append(f"attempt {which.number} of {len(attempts)}  ", looks.inks.muted)
-        title.append_text(title_of(self.log_view, stream, looks))
-        if self.fetching.problem:
-            said = f" {looks.glyphs.dot} an old copy: {fmt.clean(self.fetching.problem)}"
-            title.append(said, looks.inks.warn)
+        title.append_text(title_of(self.log_view, stream, looks, problem=self._problem()))
         title.append_text(self._search_title())
         self.log_view.entitle(title)
 
@@ -131,9 +141,7 @@ class LogScreen(PlaceScreen):
 
     def tick(self) -> None:
         """The file grows, the search goes on."""
-        problem = self.fetching.problem
-        self.fetching.look(self.home.bridge, self.home.view, self.current_task)
-        moved = self.log_view.poll() or problem != self.fetching.problem
+        moved = self.log_view.poll()
         failures = self._failures
         if failures is not None and not failures.complete:
             moved = failures.poll() or moved

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.widget import Widget
 
+    from state.model import Task
+
 
 @runtime_checkable
 class Pane(Protocol):
@@ -47,7 +49,7 @@ class PlaceScreen(FilteringScreen):
     ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
 
-    LABELS: ClassVar[Mapping[str, str]] = {}
+    LABELS: ClassVar[Mapping[str, str]] = {"quit": "Board"}
     """Words of keys that do here something else than elsewhere, by id."""
 
     def __init__(self) -> None:
@@ -83,6 +85,11 @@ class PlaceScreen(FilteringScreen):
         task = self.current_task
         place = BY_PLACE[self.PLACE]
         return place.cli.replace("{task}", task.id if task is not None else "TASK")
+
+    @property
+    def output_of(self) -> Task | None:
+        """The task whose output is shown here: it is fetched where nobody else copies it."""
+        return None
 
     def tick(self) -> None:
         """Something may have grown without the graph moving."""

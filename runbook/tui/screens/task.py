@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.widget import Widget
 
+    from state.model import Task
+
 
 class TaskScreen(PlaceScreen):
     """[ and ] go to the task before and after."""
@@ -32,6 +34,10 @@ class TaskScreen(PlaceScreen):
         self._metrics = Metrics(None)
         self._plan: tuple[str, tuple[str, ...]] = ("", ())
         self._shown: str | None = None
+
+    @property
+    def output_of(self) -> Task | None:
+        return self.current_task
 
     def body(self) -> ComposeResult:
         yield self.page

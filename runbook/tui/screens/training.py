@@ -62,6 +62,10 @@ class TrainingScreen(PlaceScreen):
         found = training.candidates(self.home.view)
         return next((task for task in found if task.id == self._name), found[0] if found else None)
 
+    @property
+    def output_of(self) -> Task | None:
+        return self.current_task
+
     def body(self) -> ComposeResult:
         yield self.figures
         with Grid(id="plots"):
