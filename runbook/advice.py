@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from runbook.placement import unsettled
 from runbook.reasons import (
     NOT_RETRIED,
-    STOPPED_BY,
     all_done,
     failed_by_checks,
     is_void,
@@ -24,6 +23,7 @@ from runbook.views import NextAction
 from state import AttemptState, Snapshot, Task, TaskState
 from state.claims import RUN
 from state.graph import descendants, ready
+from state.telling import is_stopped
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _gated(snapshot: Snapshot, tasks: list[Task], _engine: str | None) -> NextAc
     for task in tasks:
         if task.id in above:
             continue  # what it was made from was changed: that is to be settled first
-        if task.state is TaskState.GATED and task.reason.startswith(STOPPED_BY):
+        if is_stopped(task):
             reason = f"{task.id} was {task.reason}; it runs again when somebody says so"
             return _on(task, "retry", reason, person=True)
         if task.state is TaskState.GATED:
@@ -252,7 +252,7 @@ def _ready(snapshot: Snapshot, tasks: list[Task], engine: str | None) -> NextAct
         command = f"runbook host bind {homeless.role} {place}"
         reason = f"{homeless.id} is ready and no machine plays {homeless.role}"
         if place == HERE:
-            reason += ": this one, or USER@ADDRESS in the place of `local`"
+            reason += ": `local` is this one; else USER@ADDRESS"
         return _on(homeless, "bind", reason, command, person=True)
     names = ", ".join(task.id for task in found[:4]) + (" ..." if len(found) > 4 else "")
     if engine:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runbook import brief_rows as row
 from state import Event, Task, TaskKind, TaskState
+from state.telling import told_state
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _make(
 
 
 def _progress(tasks: list[Task]) -> str:
-    counts = Counter(task.state.value for task in tasks)
+    counts = Counter(told_state(task) for task in tasks)
     said = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     phases = [task.phase for task in tasks if task.state in RUNNING or task.state.value == "ready"]
     return said + (f"; in phase `{phases[0]}`" if phases and phases[0] else "")

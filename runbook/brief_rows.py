@@ -5,10 +5,12 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from runbook.history import moved_to
 from runbook.reasons import other_key, stop_pending, wrong_answer
 from runbook.requests import open_requests
 from state import AttemptState, Claim, Event, Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import descendants
+from state.telling import told_state
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ def about_task(view: View, task: Task) -> tuple[str, ...]:
         f"**Task `{task.id}`: {one_line(task.title)}**",
         "",
         (
-            f"- {task.state}{_because(task)}; step `{task.step}`, role `{task.role or 'none'}`, "
-            f"phase `{task.phase}`"
+            f"- {told_state(task)}{_because(task)}; step `{task.step}`, "
+            f"role `{task.role or 'none'}`, phase `{task.phase}`"
         ),
         f"- needs: {_names([need.task for need in task.needs])}",
         f"- needed by: {_names(after)}",
@@ -210,7 +212,7 @@ def worth_telling(event: Event) -> bool:
 def event_line(event: Event) -> str:
     reason = event.payload.get("reason")
     why = f": {quoted(str(reason))}" if reason else ""
-    moved = f"`{event.subject}` {event.payload.get('to')} by {event.actor}"
+    moved = f"`{event.subject}` {moved_to(event)} by {event.actor}"
     return f"{event.seq} {when(event.at)} {moved}{why}"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from state import Snapshot, Task, TaskDef, TaskState
 from state.graph import topological
 from state.loading import columns
+from state.telling import told_state
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _effect(task: Task, new: TaskDef) -> str:
         return "goes on as it began until it is stopped"
     if task.state in PENDING:
         return "will run by the new definition"
-    return f"stays {task.state}; its next attempt goes by the new definition"
+    return f"stays {told_state(task)}; its next attempt goes by the new definition"
 
 
 def _ends_stale(task: Task, new: TaskDef) -> bool:
@@ -217,4 +218,4 @@ def _below(task: Task) -> str:
         return "runs on, with the old results"
     if task.state in PENDING or task.state is TaskState.GATED:
         return "waits until the stale ones are settled"
-    return f"stays {task.state}"
+    return f"stays {told_state(task)}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state.graph import family_of
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
     from state import Task
 
 WORST_FIRST = (
-    *("attention", "failed", "unhealthy", "gated", "stale", "active", "verifying", "starting"),
+    *(
+        "attention",
+        "failed",
+        "unhealthy",
+        "gated",
+        "stopped",
+        "stale",
+        "active",
+        "verifying",
+        "starting",
+    ),
     *("draining", "serving", "ready", "draft", "blocked", "skipped", "done"),
 )
 WORTH_A_LINE = frozenset(WORST_FIRST[: WORST_FIRST.index("ready")])
@@ -31,13 +42,13 @@ class Family:
     @property
     def state(self) -> str:
         """The state that most needs to be seen."""
-        found = {task.state.value for task in self.tasks}
+        found = {told_state(task) for task in self.tasks}
         return next(state for state in WORST_FIRST if state in found)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many are in which state, what needs to be seen first."""
-        found = Counter(task.state.value for task in self.tasks)
+        found = Counter(told_state(task) for task in self.tasks)
         return {state: found[state] for state in WORST_FIRST if found[state]}
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state.telling import told_move
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -37,8 +39,16 @@ def _field(event: Event, name: str, snapshot: Snapshot) -> str:
     return str(event.task or "") if name == "task" else str(getattr(event, name))
 
 
+def moved_to(event: Event) -> str:
+    """The state that a task moved to, as people are told it; empty for all other events."""
+    if event.kind != "task.moved":
+        return ""
+    return told_move(str(event.payload["to"]), str(event.payload.get("reason") or ""))
+
+
 def said(event: Event) -> str:
     """What it came to."""
     payload = event.payload
-    parts = [payload.get("to") or payload.get("state"), *(payload.get(name) for name in TELLING)]
+    to = moved_to(event) or payload.get("to") or payload.get("state")
+    parts = [to, *(payload.get(name) for name in TELLING)]
     return ", ".join(" ".join(str(part).split())[:200] for part in parts if part)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from state import Attempt
 
-STOPPED_BY = "stopped by "
-"""How the reason of a person's stop begins."""
 WAITS_FOR_PERSON = "waits for a person: "
 """Before the question of a gate."""
 RESTARTED_BY = "restarted by "
@@ -87,25 +85,6 @@ def failed_by_checks(attempt: Attempt | None, task: Task) -> TypeGuard[Attempt]:
 def wrote_nothing(attempt: Attempt) -> bool:
     """Whether there was no job that could have written a log."""
     return attempt.detail.get("job") is None or attempt.cls is FailureClass.NEVER_STARTED
-
-
-def is_stopped(snapshot: Snapshot, task: Task) -> bool:
-    """Whether the task waits because a person stopped it, and runs again when one says so."""
-    attempt = snapshot.latest_attempt(task.id)
-    return (
-        task.state is TaskState.GATED
-        and task.reason.startswith(STOPPED_BY)
-        and attempt is not None
-        and attempt.state is AttemptState.STOPPED
-    )
-
-
-def told_state(snapshot: Snapshot, task: Task) -> str:
-    """The state as people are told it: what somebody stopped is no question that waits for a yes.
-
-    The graph and JSON call both `gated`.
-    """
-    return "stopped" if is_stopped(snapshot, task) else task.state.value
 
 
 def made_of_earlier(snapshot: Snapshot, task: Task) -> str:

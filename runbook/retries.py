@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import DIAGNOSIS, GONE, LOST, STOPPED_BY, WHY_STOPPED
+from runbook.reasons import DIAGNOSIS, GONE, LOST, WHY_STOPPED
 from state import AttemptState, FailureClass, TaskState
+from state.telling import STOPPED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

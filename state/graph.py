@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from state.model import TaskKind, TaskState
+from state.telling import told_state
 from state.transitions import PENDING
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _remark(by: StatefulNode | None) -> str:
         return " (not in the runbook)"
     if by.kind is TaskKind.SERVICE and by.state is TaskState.DONE:
         return " (ended; it must serve again)"
-    return f" ({by.state.value})" if by.state in STUCK else ""
+    return f" ({told_state(by)})" if by.state in STUCK else ""
 
 
 def readiness(

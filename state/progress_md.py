@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from state.journal import canonical
 from state.markdown import code, embedded, one_line, prose
 from state.model import TaskState as T
+from state.telling import STOPPED, told_state
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
     from state.model import Attempt, CheckRun, Event, Note, Snapshot, Task
 
-COLUMNS: tuple[tuple[str, frozenset[T]], ...] = (
+COLUMNS: tuple[tuple[str, frozenset[str]], ...] = (
     ("done", frozenset({T.DONE})),
     ("running", RUNNING),
     ("ready", frozenset({T.READY})),
     ("gated", frozenset({T.GATED})),
     ("waiting", frozenset({T.DRAFT, T.BLOCKED})),
-    ("needs a look", frozenset({T.FAILED, T.STALE, T.ATTENTION})),
+    ("needs a look", frozenset({T.FAILED, STOPPED, T.STALE, T.ATTENTION})),
     ("skipped", frozenset({T.SKIPPED})),
 )
 
@@ -111,7 +112,7 @@ def _table_of_phases(snapshot: Snapshot, titles: Mapping[str, str]) -> str:
 
 
 def _count_row(label: str, tasks: Sequence[Task]) -> str:
-    counts = Counter(task.state for task in tasks)
+    counts = Counter(told_state(task) for task in tasks)
     cells = [str(sum(counts[state] for state in states) or "") for _, states in COLUMNS]
     return f"| {label} | {' | '.join(cells)} | {len(tasks)} |"
 
@@ -133,7 +134,7 @@ def _checklist(snapshot: Snapshot, titles: Mapping[str, str]) -> Iterator[str]:
 def _task_lines(snapshot: Snapshot, task: Task) -> Iterator[str]:
     mark = "x" if task.state is T.DONE else " "
     attempt = snapshot.latest_attempt(task.id)
-    facts = [f"**{task.state.value}**"]
+    facts = [f"**{told_state(task)}**"]
     where = attempt.host if attempt else task.role
     if where:
         facts.append(f"on {code(where)}")

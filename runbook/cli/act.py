@@ -16,6 +16,7 @@ from runbook.reader import Reader
 from runbook.service import Service, ignore
 from runbook.views import task_row
 from state import TaskState
+from state.telling import is_stopped, told_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +114,7 @@ def gate_command() -> None:
 @json_option
 @click.pass_obj
 def gates_command(workspace: Path, as_json: bool) -> None:
-    """List the tasks that wait for a person's yes, with what is asked.
+    """List the tasks that wait for a person's yes, with what is asked, and those one stopped.
 
     Example: runbook gate list
     """
@@ -126,12 +127,21 @@ def gates_command(workspace: Path, as_json: bool) -> None:
         return
     above = unsettled(snapshot)
     said = {name: f"; first settle {first}: {BELOW}" for name, first in above.items()}
-    report.table(
-        [(task.id, report.clean(f"{task.reason}{said.get(task.id, '')}")) for task in waiting],
-        width=report.WIDTH,
-    )
-    say_yes = report.located("`runbook gate approve TASK` says yes.")
-    report.line(say_yes if waiting else "No task waits for a person.")
+    rows = [
+        (
+            task.id,
+            report.state_word(told_state(task)),
+            report.clean(f"{task.reason}{said.get(task.id, '')}"),
+        )
+        for task in waiting
+    ]
+    report.table(rows, width=report.WIDTH)
+    if not all(map(is_stopped, waiting)):
+        report.line(report.located("`runbook gate approve TASK` says yes."))
+    if any(map(is_stopped, waiting)):
+        report.line(report.located("`runbook retry TASK` runs again what was stopped."))
+    if not waiting:
+        report.line("No task waits for a person.")
 
 
 @gate_command.command("approve")

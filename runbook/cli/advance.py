@@ -26,8 +26,9 @@ from runbook.cli.follow import Follow
 from runbook.cli.heartbeat import Heartbeat
 from runbook.errors import Exit, RunbookError
 from runbook.notify import notifying
-from runbook.reasons import WAITS_FOR_PERSON, told_state
+from runbook.reasons import WAITS_FOR_PERSON
 from runbook.service import Service, ignore
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -150,10 +151,11 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
     """
     with Service.open(workspace) as service:
         view, ended = service.wait(task, timeout_s=timeout)
-        state = view.snapshot.task(task).state.value if task else ""
+        found = view.snapshot.task(task) if task else None
+        state, now = (found.state.value, told_state(found)) if found else ("", "")
         if not ended and view.engine is None:
             raise RunbookError(
-                f"Nobody advances the graph; `{task}` is {state}.",
+                f"Nobody advances the graph; `{task}` is {now}.",
                 hint="Go on with `runbook run`.",
                 exit_code=Exit.STILL_RUNNING,
             )
@@ -167,7 +169,6 @@ def wait_command(workspace: Path, task: str | None, timeout: float | None, as_js
     if as_json:
         answer("wait", view.snapshot.revision, {"task": task, "state": state, "failed": failed})
     else:
-        now = told_state(view.snapshot, view.snapshot.task(task)) if task else ""
         report.line(f"{task}: {now}" if task else _nobody_runs(view.next))
     bad = state in ("failed", "attention") if task else bool(failed)
     sys.exit(Exit.TASK_FAILED if bad else Exit.OK)

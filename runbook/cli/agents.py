@@ -10,6 +10,7 @@ import click
 from runbook import report
 from runbook.errors import Exit, RunbookError
 from runbook.workspace import default_actor
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +88,7 @@ def _confirm_request(service: Service, request_id: str) -> None:
     attempt = snapshot.latest_attempt(row.task)
     where = f", attempt {attempt.number} on {attempt.host}" if attempt else ""
     answer = ask_person(
-        f"{report.clean(row.asked_by)} asks: {row.verb} `{row.task}` ({task.state}{where})\n"
+        f"{report.clean(row.asked_by)} asks: {row.verb} `{row.task}` ({told_state(task)}{where})\n"
         f"reason given: {report.clean(row.reason)}\n"
         "Type the task's name to say yes: "
     )

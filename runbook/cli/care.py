@@ -16,9 +16,10 @@ from runbook.cli.common import answer, expect_option, json_option, notify_option
 from runbook.errors import Exit, RunbookError
 from runbook.reader import Reader
 from runbook.workspace import find_workspace
+from state.telling import told_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from runbook.diff import Difference, FieldChange
     from runbook.doctor import Finding
@@ -95,7 +96,7 @@ def plan_command(
         data = {"file": str(path), "same": difference.is_empty, **plain(difference)}
         answer("plan", snapshot.revision, data)
         return
-    _print_difference(difference)
+    _print_difference(difference, {task.id: told_state(task) for task in snapshot.tasks})
     if difference.is_empty:
         report.line(f"{path}: nothing would change.")
         return
@@ -119,22 +120,22 @@ def _loaded(path: Path, params: dict[str, str], *, as_json: bool) -> Runbook:
         sys.exit(Exit.USAGE)
 
 
-def _print_difference(difference: Difference) -> None:
+def _print_difference(difference: Difference, told: Mapping[str, str]) -> None:
     _section("Runbook", (_field(change) for change in difference.head))
     _section("New", (f"+ {name}" for name in difference.new))
     for title, records in (("Changed", difference.changed), ("Cosmetic", difference.cosmetic)):
         rows = []
         for record in records:
             effect = f"; {record.effect}" if record.effect else ""
-            rows.append(f"~ {record.task} ({record.state}{effect})")
+            rows.append(f"~ {record.task} ({told[record.task]}{effect})")
             rows += [f"    {_field(change)}" for change in record.fields]
         _section(title, rows)
-    removed = (f"- {gone.task} ({gone.state}; {gone.effect})" for gone in difference.removed)
+    removed = (f"- {gone.task} ({told[gone.task]}; {gone.effect})" for gone in difference.removed)
     _section("Removed", removed)
     if difference.reordered:
         _section("Order", ["the tasks stand in another order"])
     _section("Turns stale", difference.stale)
-    below = (f"{row.task} ({row.state}): {row.effect}" for row in difference.affected)
+    below = (f"{row.task} ({told[row.task]}): {row.effect}" for row in difference.affected)
     _section("Below them", below)
 
 

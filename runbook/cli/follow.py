@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from runbook import report
 from runbook.engine.events import Info, Problem, Progressed, TaskMoved
-from runbook.reasons import STOPPED_BY, WAITS_FOR_PERSON
+from runbook.reasons import WAITS_FOR_PERSON
+from state.telling import told_move
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +65,7 @@ class Follow:
         why = f": {report.clean(event.reason)}" if event.reason else ""
         if WAITS_FOR_PERSON in event.reason:
             self.asked[event.task] = event.reason
-        by_person = event.state == "gated" and event.reason.startswith(STOPPED_BY)
-        state = "stopped" if by_person else event.state
+        state = told_move(event.state, event.reason)
         word = report.painted(report.state_word(state), state)
         report.line(f"{_clock()}  {event.task:<14} {word}{took}{why}")
 

@@ -13,6 +13,7 @@ from runbook.cli.common import answer, plain, token_option, use_token
 from runbook.errors import Exit
 from state import TaskState
 from state.graph import members
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from runbook.engine.reconcile import Seen
@@ -57,7 +58,7 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
         report.line(said)
         for task in named:
             why = f": {report.clean(task.reason)}" if task.reason else ""
-            report.line(f"{task.id} is {task.state}{why}")
+            report.line(f"{task.id} is {told_state(task)}{why}")
         if again:
             report.line(f"ready again: {', '.join(again)}")
     if any(task.state is TaskState.FAILED for task in named) or (bad and not redo):

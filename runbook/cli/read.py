@@ -14,10 +14,11 @@ from runbook.brief_rows import silent_hosts
 from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
-from runbook.reasons import WHY, stop_pending, told_state
+from runbook.reasons import WHY, stop_pending
 from runbook.views import held_claims, phase_title, reason_beside, task_row
 from state import AttemptState
 from state.graph import members
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -232,16 +233,13 @@ def _rows(view: View, rows: Sequence[Task | Family]) -> list[tuple[str, str, str
     for row in rows:
         if isinstance(row, Family):
             lines.append((f"{row.name}[*]", row.state, row.said))
-            worth = [task for task in row.tasks if task.state.value in WORTH_A_LINE]
-            lines += [
-                (f"  {t.id}", told_state(view.snapshot, t), _beside(view, t))
-                for t in worth[:MEMBERS]
-            ]
+            worth = [task for task in row.tasks if told_state(task) in WORTH_A_LINE]
+            lines += [(f"  {t.id}", told_state(t), _beside(view, t)) for t in worth[:MEMBERS]]
             if len(worth) > MEMBERS:
                 more = f"{len(worth) - MEMBERS} more: runbook status {row.name}"
                 lines.append(("  ...", "", more))
         else:
-            lines.append((row.id, told_state(view.snapshot, row), _beside(view, row)))
+            lines.append((row.id, told_state(row), _beside(view, row)))
     return lines
 
 
@@ -268,7 +266,7 @@ def _print_task(view: View, task: Task) -> None:
 
     snapshot = view.snapshot
     why = report.clean(reason_beside(snapshot, task))
-    report.line(f"{task.id}  {report.state_word(told_state(snapshot, task))}  {why}".rstrip())
+    report.line(f"{task.id}  {report.state_word(told_state(task))}  {why}".rstrip())
     for claim in held_claims(view):
         if claim.subject in ("run", task.id):
             report.line(_claim_text(claim))
@@ -302,4 +300,4 @@ def _outcome(attempt: Attempt) -> str:
 
 
 def _need(snapshot: Snapshot, task_id: str) -> str:
-    return f"{task_id} ({told_state(snapshot, snapshot.task(task_id))})"
+    return f"{task_id} ({told_state(snapshot.task(task_id))})"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook import report
-from runbook.reasons import told_state
 from state import TaskState
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def _print_times(snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         seconds = took(snapshot, task)
         if not task.removed:
             time = report.seconds(seconds) if seconds is not None else "-"
-            state = report.state_word(told_state(snapshot, task))
+            state = report.state_word(told_state(task))
             rows.append((task.id, time, state, _remark(snapshot, task)))
     report.line("Time of each task's last attempt; a server's is how long it ran")
     report.table(rows, width=report.WIDTH)

@@ -20,7 +20,6 @@ from runbook.reasons import (
     CLASS_OF_STOP,
     PENDING_STOP,
     RESTARTED_BY,
-    STOPPED_BY,
     WHY_STOPPED,
     all_done,
     is_over,
@@ -36,6 +35,7 @@ from state import (
     Task,
     TaskState,
 )
+from state.telling import STOPPED_BY
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runbook.views import HeldClaim, NextAction, TaskRow, held_claims, task_row
 from state import Attempt, CheckRun, Need  # noqa: TC001 (schemas are made from annotations)
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from runbook.requests import Request
@@ -126,7 +127,7 @@ def waited(view: View, task: str | None, *, ended: bool) -> str:
     if view.engine is not None and not ended:
         return "still under way; call `wait` again"
     if task is not None:
-        state = view.snapshot.task(task).state
+        state = told_state(view.snapshot.task(task))
         return f"{task} is {state}" + ("" if ended else ", and nobody advances the graph")
     if not view.snapshot.attempts:
         return "nothing has ever run here, and nobody advances the graph"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from runbook.tui import board_model as model
 from runbook.tui.keymap import BY_ID
+from state.telling import is_stopped, told_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ def is_made(task: Task) -> bool:
 _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
     "stop": (lambda task: task.state in model.OPEN, "does not run"),
     "retry": (
-        lambda task: task.state in model.RETRIABLE or model.is_stopped(task) or is_made(task),
+        lambda task: task.state in model.RETRIABLE or is_stopped(task) or is_made(task),
         "did not end",
     ),
     "restart": (
@@ -32,7 +33,7 @@ _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
     ),
     "skip": (lambda task: task.state in model.SKIPPABLE, "cannot be skipped any more"),
     "approve": (
-        lambda task: task.state == "gated" and not model.is_stopped(task),
+        lambda task: task.state == "gated" and not is_stopped(task),
         "waits for nobody's yes",
     ),
     "verify": (
@@ -53,7 +54,7 @@ def refusal(verb: str, task: Task | None, *, read_only: bool) -> str:
     if task is None:
         return "No task is selected."
     applies, otherwise = _VERBS[verb]
-    return "" if applies(task) else f"{task.id} is {task.state}: it {otherwise}."
+    return "" if applies(task) else f"{task.id} is {told_state(task)}: it {otherwise}."
 
 
 def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs: bool) -> list[str]:
@@ -87,7 +88,7 @@ def suggested(view: View, task: Task | None) -> str:
         return f"runbook host bind {role} local"
     state = task.state
     key = (
-        "retry" if state in model.RETRIABLE or model.is_stopped(task)
+        "retry" if state in model.RETRIABLE or is_stopped(task)
         else "approve" if state == "gated"
         else "follow" if state in model.OPEN
         else "log" if view.snapshot.latest_attempt(task.id) is not None

@@ -12,6 +12,7 @@ from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
 from runbook.views import json_object
+from state.telling import is_stopped, told_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +60,7 @@ def matters(view: View, *, now: datetime) -> list[Matter]:
     """Everything, most urgent first."""
     found: list[Matter] = []
     tasks = [t for t in view.snapshot.tasks if t.state in _OF_TASKS and not t.removed]
-    for make in (_lost, _unhealthy, _failed, _gate, _stale):
+    for make in (_lost, _unhealthy, _failed, _stopped, _gate, _stale):
         found += [matter for task in tasks if (matter := make(view, task)) is not None]
     found += _hosts(view, now)
     found += _claims(view)
@@ -152,20 +153,25 @@ def _unhealthy(view: View, task: Task) -> Matter | None:
 
 
 def _failed(view: View, task: Task) -> Matter | None:
-    if task.state != "failed" and not model.is_stopped(task):
+    if task.state != "failed":
         return None
-    by = model.stopped_by(view, task)
+    return _ended_early(view, task, "a new attempt, once the cause is mended")
+
+
+def _stopped(view: View, task: Task) -> Matter | None:
+    return _ended_early(view, task, "run it again") if is_stopped(task) else None
+
+
+def _ended_early(view: View, task: Task, again: str) -> Matter:
     attempt = view.snapshot.latest_attempt(task.id)
     return Matter(
-        id=f"task:{task.id}", kind="stopped" if by else "failed",
-        state="stopped" if by else "failed", task=task.id, role=task.role,
-        title=task.title, why=f"stopped by {by}" if by else task.reason,
+        id=f"task:{task.id}", kind=told_state(task), state=told_state(task),
+        task=task.id, role=task.role, title=task.title, why=task.reason,
         speaks_for=tuple(_checks(view, task, "pass")),
         speaks_against=(*_ended(attempt), *_checks(view, task, "fail")),
         choices=(
             Choice(key="log", command=_command("logs", task), means="what it said last"),
-            Choice(key="retry", command=_command("retry", task),
-                   means="run it again" if by else "a new attempt, once the cause is mended"),
+            Choice(key="retry", command=_command("retry", task), means=again),
             Choice(key="skip", command=_command("skip", task, why=True),
                    means="go on without it"),
         ),
@@ -175,13 +181,15 @@ def _failed(view: View, task: Task) -> Matter | None:
 def _ended(attempt: Attempt | None) -> Iterator[str]:
     if attempt is None or attempt.cls is None:
         return
-    code = f", exit code {attempt.exit_code}" if attempt.exit_code else ""
-    signal = f", signal {attempt.signal}" if attempt.signal else ""
-    yield f"attempt {attempt.number} ended: {attempt.cls.replace('_', ' ')}{code}{signal}"
+    code = f"exit code {attempt.exit_code}" if attempt.exit_code else ""
+    signal = f"signal {attempt.signal}" if attempt.signal else ""
+    how = "" if attempt.cls in ("exit", "signal") else attempt.cls.replace("_", " ")
+    said = ", ".join(filter(None, (how, code, signal))) or str(attempt.cls)
+    yield f"attempt {attempt.number} ended: {said}"
 
 
 def _gate(view: View, task: Task) -> Matter | None:
-    if task.state != "gated" or model.is_stopped(task):
+    if task.state != "gated" or is_stopped(task):
         return None
     over = is_over(task)
     needs = [view.snapshot.by_id[n.task] for n in task.needs if n.task in view.snapshot.by_id]
@@ -190,7 +198,7 @@ def _gate(view: View, task: Task) -> Matter | None:
         task=task.id, role=task.role,
         title=task.title, why=task.reason or "waits for a person's yes",
         speaks_for=tuple(
-            f"{need.id} is {need.state}" + (f": {_said(need.out)}" if need.out else "")
+            f"{need.id} is {told_state(need)}" + (f": {_said(need.out)}" if need.out else "")
             for need in needs
         ),
         choices=(

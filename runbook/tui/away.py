@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,8 +18,8 @@ LONG_S = 300.0
 NAMED = 4
 _TOLD = (
     ("attention", "needs a decision"), ("failed", "failed"), ("unhealthy", "is unhealthy"),
-    ("gated", "waits for a person"), ("stale", "became stale"), ("skipped", "was skipped"),
-    ("done", "done"), ("active", "began"), ("serving", "serves"),
+    ("gated", "waits for a person"), ("stopped", "was stopped"), ("stale", "became stale"),
+    ("skipped", "was skipped"), ("done", "done"), ("active", "began"), ("serving", "serves"),
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def since(view: View, before: Memory, *, now: datetime) -> str:
     for task in view.snapshot.tasks:
         when = fmt.parse_time(task.since)
         if not task.removed and when is not None and when > left:
-            moved.setdefault(model.look_of(view, task), []).append(task.id)
+            moved.setdefault(told_state(task), []).append(task.id)
     told = [_told(moved[state], word) for state, word in _TOLD if state in moved]
     if not told:
         return ""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runbook.families import Family, folded
-from runbook.reasons import STOPPED_BY
 from runbook.tui import format as fmt
 from runbook.views import phase_title
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -103,31 +103,12 @@ def families(view: View) -> dict[str, Family]:
     return {one.name: one for one in folded(view.snapshot.tasks) if isinstance(one, Family)}
 
 
-def look_of(view: View, task: Task) -> str:
-    """The state as it looks: what a person stopped is no failure."""
-    return "stopped" if stopped_by(view, task) else str(task.state)
-
-
-def stopped_by(view: View, task: Task) -> str:
-    """Who stopped a task; empty when nobody did."""
-    if not is_stopped(task):
-        return ""
-    attempt = view.snapshot.latest_attempt(task.id)
-    stopped = attempt is not None and attempt.cls == "stopped"
-    return task.reason.removeprefix(STOPPED_BY) if stopped else ""
-
-
-def is_stopped(task: Task) -> bool:
-    """Whether it waits because a person stopped it."""
-    return task.state in ("failed", "gated") and task.reason.startswith(STOPPED_BY)
-
-
 def task_row(view: View, task: Task, now: datetime) -> TaskRow:
     """One task as the list shows it."""
     return TaskRow(
         task=task.id,
         title=fmt.clean(task.title) or task.id,
-        state=look_of(view, task),
+        state=told_state(task),
         word=word(view, task),
         aside=_aside(view, task, now),
     )
@@ -138,7 +119,7 @@ def word(view: View, task: Task) -> str:
     host = host_of(view, task)
     if host is not None and host.unreachable_since and task.state in OPEN:
         return "no link"
-    return look_of(view, task)
+    return told_state(task)
 
 
 def host_of(view: View, task: Task) -> HostBinding | None:
@@ -167,7 +148,7 @@ def counts(view: View) -> dict[str, int]:
     found: dict[str, int] = {}
     for task in view.snapshot.tasks:
         if not task.removed:
-            state = look_of(view, task)
+            state = told_state(task)
             found[state] = found.get(state, 0) + 1
     return found
 
@@ -224,7 +205,7 @@ def _matches(task: Task, needle: str, trouble: bool) -> bool:
     if trouble and task.state not in TROUBLE | WAITING:
         return False
     wanted = needle.casefold().split()
-    where = f"{task.id} {task.title} {task.step} {task.role or ''} {task.state}".casefold()
+    where = f"{task.id} {task.title} {task.step} {task.role or ''} {told_state(task)}".casefold()
     return all(part in where for part in wanted)
 
 

@@ -13,6 +13,7 @@ from runbook.tui import format as fmt
 from runbook.tui.applies import refusal
 from runbook.tui.attention_model import roles_of
 from runbook.tui.keymap import MOVE
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ class BoardCommands(Provider):
                 found.append((name, about, partial(place.run_action, key.action)))
         for one in view.snapshot.tasks:
             if not one.removed:
-                about = f"{one.state}, {fmt.clean(one.title)}"
+                about = f"{told_state(one)}, {fmt.clean(one.title)}"
                 found.append((f"Go to {fmt.clean(one.id)}", about, partial(_go, app, one.id)))
         found += [
             (f"Host {fmt.clean(role)}", "its facts", partial(app.ways.go_to_host, role))

@@ -16,6 +16,7 @@ from runbook.reasons import stop_pending
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
 
 def _headline(subject: Subject, looks: Looks) -> Text:
     task, view, inks = subject.task, subject.view, looks.inks
-    state = model.look_of(view, task)
+    state = told_state(task)
     line = Text()
     line.append(f"{looks.glyphs.state(state)} {state}", inks.state(state) + Style(bold=True))
     seconds = model.took(view.snapshot.latest_attempt(task.id), subject.now)
@@ -100,7 +101,7 @@ def _why(subject: Subject, looks: Looks) -> Text | None:
     why = subject.task.reason or stop_pending(subject.view.snapshot, subject.task)
     if not why:
         return None
-    bad = model.look_of(subject.view, subject.task) in model.TROUBLE - {"stopped"}
+    bad = told_state(subject.task) in model.TROUBLE - {"stopped"}
     ink = looks.inks.bad if bad else looks.inks.text
     return fmt.text(why, ink)
 
@@ -298,7 +299,7 @@ def _edges(edges: Sequence[tuple[str, str]], subject: Subject, looks: Looks) -> 
     line = Text()
     for name, condition in edges:
         other = subject.view.snapshot.by_id.get(name)
-        state = model.look_of(subject.view, other) if other is not None else "blocked"
+        state = told_state(other) if other is not None else "blocked"
         line.append(f"{looks.glyphs.state(state)} ", looks.inks.state(state))
         line.append(fmt.clean(name), looks.inks.text)
         line.append(" (however it ends)   " if condition == "any" else "   ", looks.inks.muted)
@@ -332,7 +333,8 @@ def _attempt_lines(attempt: Attempt, subject: Subject, looks: Looks) -> Iterator
     if not subject.full:
         return
     inks = looks.inks
-    for line in attempt.detail.get("summary") or ():
+    does = attempt.detail.get("summary") or ()
+    for line in does if not set(does) <= set(subject.plan) else ():  # that stands above
         yield fmt.text(f"   {line}", inks.muted)
     for key, value in attempt.evidence.items():
         if value not in ("", None, [], {}):

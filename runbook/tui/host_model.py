@@ -15,6 +15,7 @@ from runbook.reasons import wrong_answer
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui.attention_model import rental
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -309,7 +310,7 @@ def _servers(view: View, role: str, looks: Looks) -> Iterator[Text]:
     for task in view.snapshot.tasks:
         if task.role != role or task.kind != "service" or task.removed:
             continue
-        state = model.look_of(view, task)
+        state = told_state(task)
         line = Text.assemble(
             (f"{looks.glyphs.state(state)} ", looks.inks.state(state)),
             (f"{task.id}  ", looks.inks.text), (f"{state}  ", looks.inks.state(state)),

@@ -118,8 +118,8 @@ def is_uncopied(view: View, task: Task) -> bool:
 
 
 def title_of(view: LogView, stream: str, looks: Looks, *, problem: str = "") -> Text:
-    """`Log  out · 1,204 lines · following`; the problem is why the copy may be old."""
-    title = Text.assemble("Log ", (stream, looks.inks.text))
+    """`Log (out) · 1,204 lines · following`; the problem is why the copy may be old."""
+    title = Text.assemble("Log (", (stream, looks.inks.text), ")")
     lines = view.file.line_count
     if lines:
         title.append(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit
-from runbook.reasons import STOPPED_BY
 from runbook.report import located
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
+from state.telling import STOPPED_BY
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from runbook.history import said
+from runbook.history import moved_to, said
 from runbook.tui import format as fmt
 
 if TYPE_CHECKING:
@@ -22,16 +22,15 @@ def row_of(event: Event, looks: Looks) -> tuple[tuple[str, Style], ...]:
     """One line: when, what, to which, by whom."""
     inks = looks.inks
     at = fmt.parse_time(event.at)
-    to = fmt.clean(event.payload.get("to") or "")
-    moved = event.kind == "task.moved" and bool(to)
+    to = fmt.clean(moved_to(event))
     text = fmt.clean(said(event))
     about = event.task if event.kind.startswith(("attempt.", "check.")) else None
     return (
         (f"{at:%d %b %H:%M:%S} " if at is not None else "", inks.muted),
-        (f"{looks.glyphs.state(to)} " if moved else "  ", inks.state(to)),
+        (f"{looks.glyphs.state(to)} " if to else "  ", inks.state(to)),
         (f"{fmt.clean(about or event.subject)} ", inks.text),
-        (f"{to if moved else fmt.clean(event.kind)} ", inks.state(to) if moved else inks.muted),
-        (text.partition(", ")[2] if moved else text, inks.muted),
+        (f"{to or fmt.clean(event.kind)} ", inks.state(to) if to else inks.muted),
+        (text.partition(", ")[2] if to else text, inks.muted),
     )
 
 

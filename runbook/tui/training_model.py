@@ -11,6 +11,7 @@ from rich.text import Text
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +110,7 @@ def figures(
 ) -> Iterator[Text]:
     """The numbers that the plots do not show exactly, and at most so many checkpoints."""
     inks = looks.inks
-    state = model.look_of(view, task)
+    state = told_state(task)
     line = Text.assemble((f"{looks.glyphs.state(state)} {state}", inks.state(state)))
     latest = metrics.latest or {}
     share = model.fraction(latest)

@@ -19,6 +19,7 @@ from runbook.secrets import SecretBox
 from runbook.views import View
 from state.mirror import Mirrored, is_current, write_progress
 from state.progress_md import render
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -158,7 +159,7 @@ class Writer(Reader):
 def wrong_state(task: Task, verb: str, allowed: set[TaskState]) -> RunbookError:
     states = ", ".join(sorted(state.value for state in allowed))
     return RunbookError(
-        f"Cannot {verb} `{task.id}`: it is {task.state}"
+        f"Cannot {verb} `{task.id}`: it is {told_state(task)}"
         + (f" ({task.reason})." if task.reason else "."),
         hint=f"That works when it is {states}.",
     )

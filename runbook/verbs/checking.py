@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
@@ -23,6 +24,7 @@ from runbook.verbs.confirming import NeedsConfirmation
 from runbook.verbs.judging import JudgeVerbs
 from state import ClaimHeld, Snapshot, Task, TaskKind, TaskState
 from state.graph import family_of, is_met, members, topological
+from state.telling import is_stopped
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
@@ -205,6 +207,8 @@ def _announced(snapshot: Snapshot, task: Task) -> str:
     yes = [f'"{asked}"'] if asked else []
     yes += [f"this ({why})"] if why else []
     asks = f", once a person says yes to {' and to '.join(yes)}" if yes else ""
+    if is_stopped(task):
+        asks = f", once `runbook retry {quote(task.id)}` says so ({task.reason}){asks}"
     return f"start {task.id}{where}{after}{asks}"
 
 

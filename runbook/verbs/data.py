@@ -10,6 +10,7 @@ from runbook.errors import RunbookError
 from runbook.verbs.base import Writer
 from runbook.views import Checkpoint
 from state import TaskState
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ class DataVerbs(Writer):
         folder = str((attempt.detail.get("out") or {}).get("path", "")) if attempt else ""
         if task.step != "train" or not folder:
             raise RunbookError(
-                f"`{task_id}` has no checkpoints: it is a {task.step} step, {task.state}.",
+                f"`{task_id}` has no checkpoints: it is a {task.step} step, {told_state(task)}.",
                 hint="`train` steps have, once they began.",
             )
         host = self._hosts.of_role(snapshot, task.role or "")
@@ -110,7 +111,7 @@ def _nothing(task: Task) -> RunbookError:
             hint="`runbook status` lists the tasks.",
         )
     return RunbookError(
-        f"`{task.id}` has written no report yet: it is {task.state}.",
+        f"`{task.id}` has written no report yet: it is {told_state(task)}.",
         hint=f"It does when it runs: `runbook run --until {task.id}`.",
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
-from runbook.reasons import asks_of_gate, is_over, is_stopped, is_void
+from runbook.reasons import asks_of_gate, is_over, is_void
 from runbook.verbs.base import wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import members
+from state.telling import is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -45,7 +46,7 @@ class DecisionVerbs(ConfirmVerbs):
             },
             verb="retry",
             reason=reason or f"retried by {self.store.actor}",
-            person=changed or below or is_stopped(snapshot, task),
+            person=changed or below or is_stopped(task),
             also=made_of(snapshot, task_id) if below else (),
         )
 
@@ -97,7 +98,7 @@ class DecisionVerbs(ConfirmVerbs):
                 exit_code=Exit.OVER_BUDGET,
             )
         with self._write() as tx:
-            if not is_stopped(self.snapshot(), task):
+            if not is_stopped(task):
                 if is_over(task):
                     tx.approve(task_id, about="budget", reason=said)
                 if asks_of_gate(task) or not is_over(task):
@@ -144,7 +145,7 @@ class DecisionVerbs(ConfirmVerbs):
         snapshot = self.snapshot()
         task = snapshot.task(task_id)
         ended = {TaskState.DONE} if task.kind is TaskKind.SERVICE else set()
-        return ended | ({TaskState.GATED} if is_stopped(snapshot, task) else set())
+        return ended | ({TaskState.GATED} if is_stopped(task) else set())
 
 
 def made_of(snapshot: Snapshot, task_id: str) -> tuple[Task, ...]:

@@ -18,11 +18,12 @@ from runbook.engine.watch import Once, Watch
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.placement import place
 from runbook.reader import ENGINE
-from runbook.reasons import PENDING_STOP, STOPPED_BY
+from runbook.reasons import PENDING_STOP
 from runbook.verbs.base import ignore, wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Attempt, AttemptState, LeaseHeld, Snapshot, Task, TaskState, Tx
 from state.graph import members
+from state.telling import STOPPED_BY, told_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -160,7 +161,7 @@ class RunVerbs(ConfirmVerbs):
         attempt = live_attempt(snapshot, task)
         if attempt is None or attempt.detail.get(CONTROL):
             raise RunbookError(
-                f"Nothing of `{task_id}` runs: it is {task.state}.",
+                f"Nothing of `{task_id}` runs: it is {told_state(task)}.",
                 hint="`runbook status` shows what does.",
             )
         self._person_decides("stop", task_id, reason)

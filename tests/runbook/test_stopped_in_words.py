@@ -6,6 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
+from runbook.mcp.answers import waited
+from runbook.reader import Reader
 from tests.support.workspaces import make, states
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ TASKS = """\
 """
 
 
+def edit(folder: Path) -> None:
+    """What the task does is defined otherwise."""
+    file = folder / "runbook.yaml"
+    file.write_text(file.read_text().replace("sleep 600", "sleep 601"))
+
+
 def test_stopped_is_the_word(
     tmp_path: Path,
     say: Callable[..., tuple[int, str, str]],
@@ -43,13 +51,31 @@ def test_stopped_is_the_word(
         capsys.readouterr()
         assert "⊘ stopped: stopped by " in say(tmp_path, "stop", "long")[1]
         assert states(service)["long"] == "gated"
+    edit(tmp_path)
     for words, told in (
         (("status",), "long   ⊘ stopped "), (("status", "long"), "long  ⊘ stopped "),
         (("status", "after"), "needs long (stopped)"), (("results",), "⊘ stopped"),
         (("wait", "long"), "long: stopped"),
+        (("gate", "list"), "long  ⊘ stopped  stopped by "),
+        (("gate", "list"), "`runbook -w "),
+        (("gate", "list"), "retry TASK` runs again what was stopped"),
+        (("brief",), "1 blocked, 1 stopped."), (("brief",), "`long` stopped by "),
+        (("brief", "--for", "long"), "- stopped (`stopped by "),
+        (("events", "--match", "kind:task.moved stopped,"), "stopped, stopped by "),
+        (("run", "--dry-run"), "start long on box, once `runbook retry long` says so (stopped by "),
+        (("plan",), "~ long (stopped; stays stopped; its next attempt "),
+        (("stop", "long"), "Nothing of `long` runs: it is stopped."),
+        (("supersede", "long", "--reason", "gone"), "Cannot supersede `long`: it is stopped ("),
     ):  # fmt: skip
-        _, out, _ = say(tmp_path, *words)
-        assert told in out
+        _, out, errors = say(tmp_path, *words)
+        assert told in out + errors, words
         assert "◆" not in out
+        assert "gated" not in (out + errors).replace("works when it is", ""), words
+        assert "gate approve" not in out, words
+    written = (tmp_path / "PROGRESS.md").read_text()
+    assert "Until it is stopped: **stopped**, on `box`" in written
+    assert "| **all** |  |  |  |  | 1 | 1 |  | 2 |" in written, "it needs a look"
+    with Reader.open(tmp_path) as reader:
+        assert waited(reader.view(), "long", ended=True) == "long is stopped"
     _, out, _ = say(tmp_path, "status", "long", "--json")
     assert json.loads(out)["data"]["task"]["state"] == "gated"

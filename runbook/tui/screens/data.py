@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runbook.tui import board_model as model
 from runbook.tui import data_model as data
 from runbook.tui import format as fmt
 from runbook.tui.screens.split import SplitScreen, labelled
 from runbook.tui.widgets.text_list import TextRow
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,17 +44,17 @@ class DataScreen(SplitScreen):
         return self.home.view.snapshot.by_id.get(name)
 
     def own_keys(self) -> list[str]:
-        return ["open", "back"]
+        return ["open", "back"] if self.list.current is not None else ["back"]
 
     def suggested(self) -> str:
         task = self.current_task
         return f"runbook audit {quote(task.id)}" if task is not None else "runbook audit TASK"
 
     def rows(self) -> list[TextRow]:
-        looks, view = self.home.looks, self.home.view
+        looks, _view = self.home.looks, self.home.view
         out: list[TextRow] = []
         for task in self._audits():
-            state = model.look_of(view, task)
+            state = told_state(task)
             out.append(
                 TextRow(
                     f"{task.id} ",
@@ -131,7 +131,7 @@ class DataScreen(SplitScreen):
         attempt = self.home.view.snapshot.latest_attempt(task.id)
         if attempt is not None and attempt.id in self._said:
             return self._said[attempt.id]
-        return f"{task.id} has written no report yet: it is {task.state}."
+        return f"{task.id} has written no report yet: it is {told_state(task)}."
 
     def action_open(self) -> None:
         task = self.current_task

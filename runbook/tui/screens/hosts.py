@@ -57,9 +57,11 @@ class HostsScreen(SplitScreen):
             seen = fmt.between(model.seen(view, role), now) if host is not None else None
             where = hosts.place_of(host) if host is not None else ""
             age = f"  seen {fmt.duration(seen)} ago" if seen is not None else ""
-            told = len(fmt.clean(role)) + len(word) + len(age) + len(where) + 10
-            if told > self.list.size.width:
+            room = self.list.size.width - len(fmt.clean(role)) - len(word)
+            if len(age) + len(where) + 10 > room:
                 where = ""  # the other side has it
+            if len(age) + 8 > room:
+                age = age.replace("seen ", "")
             out.append(
                 TextRow(
                     role,

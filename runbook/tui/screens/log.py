@@ -58,7 +58,7 @@ class LogScreen(PlaceScreen):
         return (self.log_view,)
 
     def own_keys(self) -> list[str]:
-        found = ["match_next", "matching"]
+        found = ["match_next", "matching"] if self.log_view.matches is not None else []
         return ["follow", "stream", "filter", *found, "trouble", "copy_output", "back"]
 
     def suggested(self) -> str:

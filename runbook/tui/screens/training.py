@@ -75,9 +75,10 @@ class TrainingScreen(PlaceScreen):
         return [plot for plot in self.plots if plot.display] or [self.plots[0]]
 
     def own_keys(self) -> list[str]:
+        runs = len(training.candidates(self.home.view))
         more = ["pane_next"] if self._more else []
-        runs = len(training.candidates(self.home.view)) > 1
-        return [*more, "log", *(["attempt_before", "attempt_after"] if runs else []), "back"]
+        log = ["log"] if runs else []
+        return [*more, *log, *(["attempt_before", "attempt_after"] if runs > 1 else []), "back"]
 
     def suggested(self) -> str:
         task = self.current_task

@@ -407,7 +407,7 @@ async def test_log_sideways_and_streams(make_app: MakeApp, world: World) -> None
         assert log.shift == 20
         await pilot.press("e")
         await wait_until(lambda: log.file.line_count == 1, "the error stream")
-        assert "Log err" in title(log)
+        assert "Log (err)" in title(log)
         await pilot.press("e")
         await wait_until(lambda: log.file.line_count == 620, "the output")
 

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from runbook.families import Family
+from runbook.tui import away, glyphs, themes
 from runbook.tui import board_model as model
-from runbook.tui import glyphs, themes
 from runbook.tui.applies import refusal, suggested, working_keys
+from runbook.tui.attention_model import matters
 from runbook.tui.describe import Looks, Subject, describe
-from state.model import Meta, TaskState
+from runbook.tui.memory import Memory
+from runbook.tui.timeline_model import row_of
+from state.model import Event, Meta, TaskState
 from tests.support.fake_service import NOW, World, ago, make_task
 
 if TYPE_CHECKING:
@@ -147,6 +151,29 @@ def test_verbs_apply_by_state(state: str, verb: str, refused: bool) -> None:
     assert bool(said) is refused
     assert not said or "t is" in said
     assert "Read-only" in refusal(verb, task, read_only=True)
+
+
+def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
+    world.move("train", "gated", "stopped by anna")
+    view = world.open().view()
+    train = view.snapshot.task("train")
+    assert model.word(view, train) == "stopped"
+    assert model.counts(view)["stopped"] == 1
+    assert names(model.rows(view, needle="stopped")) == ["train"]
+    assert refusal("approve", train, read_only=False) == (
+        "train is stopped: it waits for nobody's yes."
+    )
+    (matter,) = (one for one in matters(view, now=NOW) if one.task == "train")
+    assert (matter.kind, matter.why) == ("stopped", "stopped by anna")
+    before = Memory(seen_at=(NOW - timedelta(seconds=9000)).isoformat(), revision=-1)
+    assert "train was stopped" in away.since(view, before, now=NOW)
+    moved = Event(
+        seq=9, at=ago(0), kind="task.moved", subject="train", task="train", actor="anna",
+        payload={"to": "gated", "reason": "stopped by anna"},
+    )  # fmt: skip
+    assert "⊘ train stopped stopped by anna" in "".join(text for text, _ in row_of(moved, LOOKS))
+    family = Family(name="train", tasks=(train, make_task("train[1]", state="done")))
+    assert (family.state, family.said) == ("stopped", "1 stopped, 1 of 2 done")
 
 
 def test_the_footer_offers_what_works(world: World) -> None:

@@ -337,6 +337,38 @@ async def test_handoff(make_app: MakeApp, world: World) -> None:
         assert app.clipboard.startswith("# Brief")
 
 
+async def test_the_footer_says_where_q_and_esc_lead(make_app: MakeApp, world: World) -> None:
+    app = make_app()
+    async with driven(app, (80, 24)) as pilot:
+        assert "q Quit" in shown(app, "#keys")
+        for place in PLACES[1:]:
+            await go(pilot, place.id)
+            footer = shown(app, "#keys")
+            assert "q Quit" not in footer
+            assert "esc Back" in footer or "q Board" in footer
+            assert "? Help" in footer
+            await pilot.press("q")
+            assert app.screen is app.board
+        await pilot.resize_terminal(140, 45)
+        for place in PLACES[1:]:
+            await go(pilot, place.id)
+            await wait_until(lambda: "q Board" in shown(app, "#keys"), "where it leads")
+
+
+async def test_keys_of_a_search_are_offered_while_there_is_one(
+    make_app: MakeApp, world: World
+) -> None:
+    app = make_app()
+    async with driven(app, (80, 24)) as pilot:
+        await pilot.press("3")
+        await in_front(app, LogScreen)
+        assert "& Matching" not in shown(app, "#keys")
+        await pilot.press("slash", *"step", "enter")
+        await wait_until(lambda: "n Next  & Matching" in shown(app, "#keys"), "they")
+        await pilot.press("escape")
+        await wait_until(lambda: "& Matching" not in shown(app, "#keys"), "they away")
+
+
 async def test_read_only_places(make_app: MakeApp, world: World) -> None:
     app = make_app(read_only=True)
     async with driven(app) as pilot:
