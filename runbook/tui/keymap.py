@@ -79,7 +79,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         id="retry", keys="R", shown="R", action="retry", label="Retry", group=RUN, writes=True,
-        help="A new attempt for a task that failed, is stale, skipped, lost or done",
+        help="A new attempt for what failed, was stopped or skipped, is stale, lost or done",
         cli="runbook retry {task}",
     ),
     Key(

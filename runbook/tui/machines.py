@@ -29,7 +29,7 @@ class MachineVerbs(Sender):
                 value="local",
                 needed=True,
             ),
-            lambda said: None if not said else self._send(
+            lambda said: None if not said else self.send(
                 f"runbook host bind {role} {said}",
                 lambda service: bind_as_said(service, str(role), said),
                 then=lambda _said: self._app.voice.tell(f"{role} is {said}."),
@@ -46,15 +46,17 @@ class MachineVerbs(Sender):
         if self.refused("probe", None) or self._no_role(role):
             return
         assert role is not None
-        self._send(f"runbook host probe {role}", lambda service: service.probe(role))
+        self.send(f"runbook host probe {role}", lambda service: service.probe(role))
 
     def reconcile(self) -> None:
         """Look again, for certain, at what may run."""
         if not self.refused("reconcile", None):
-            self._send(
+            self.send(
                 "runbook reconcile",
                 lambda service: service.reconcile(),
-                then=lambda seen: self._app.voice.tell(f"Looked at {len(seen)} attempts."),
+                then=lambda seen: self._app.voice.tell(
+                    f"Looked at {len(seen)} attempt{'' if len(seen) == 1 else 's'}."
+                ),
             )
 
     def shell(self, role: str | None) -> None:

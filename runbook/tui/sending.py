@@ -37,12 +37,13 @@ class Sender:
         self, screen: NameScreen, command: str, call: Call, *, then: Then | None = None
     ) -> None:
         self._app.push_screen(
-            screen, lambda yes: None if yes is None else self._send(command, call, then=then)
+            screen, lambda yes: None if yes is None else self.send(command, call, then=then)
         )
 
-    def _send(
+    def send(
         self, command: str, call: Call, *, then: Then | None = None, undo: Undo | None = None
     ) -> None:
+        """Off to the service; it is listed with what came of it."""
         deed = self._app.deeds.begin(command, self._app.now(), undo=undo)
 
         def carried(answer: Any) -> None:

@@ -38,7 +38,7 @@ class Verbs(MachineVerbs):
                 self.run()
             case "retry" if task is not None and step.command.endswith(" --below"):
                 if not self.refused("retry", task):
-                    self._send(step.command, lambda service: service.retry(task.id, below=True))
+                    self.send(step.command, lambda service: service.retry(task.id, below=True))
             case "retry" | "supersede":
                 self.retry(task)
             case "approve":
@@ -143,7 +143,7 @@ class Verbs(MachineVerbs):
         elif is_made(task):
             self._make_again(task)
         else:
-            self._send(f"runbook retry {quote(task.id)}", lambda service: service.retry(task.id))
+            self.send(f"runbook retry {quote(task.id)}", lambda service: service.retry(task.id))
 
     def _make_again(self, task: Task) -> None:
         self._app.push_screen(
@@ -153,7 +153,7 @@ class Verbs(MachineVerbs):
                 hint="why the results are made anew",
                 needed=True,
             ),
-            lambda why: None if not why else self._send(
+            lambda why: None if not why else self.send(
                 f"runbook retry {quote(task.id)} --reason {quote(why)}",
                 lambda service: service.retry(task.id, reason=why),
             ),
@@ -169,7 +169,7 @@ class Verbs(MachineVerbs):
                 name=task.id,
                 reason=True,
             ),
-            lambda why: None if why is None else self._send(
+            lambda why: None if why is None else self.send(
                 f"runbook supersede {quote(task.id)} --reason {quote(why)}",
                 lambda service: service.supersede(task.id, reason=why),
             ),
@@ -191,7 +191,7 @@ class Verbs(MachineVerbs):
                 hint="why it is left out",
                 needed=True,
             ),
-            lambda why: None if not why else self._send(
+            lambda why: None if not why else self.send(
                 f"runbook skip {quote(task.id)} --reason {quote(why)}",
                 lambda service: service.skip(task.id, why),
                 undo=undo,
@@ -209,7 +209,7 @@ class Verbs(MachineVerbs):
                 task.reason or task.title,
                 hint="what was looked at (may stay empty)",
             ),
-            lambda why: None if why is None else self._send(
+            lambda why: None if why is None else self.send(
                 f"runbook gate approve {quote(task.id)}{f' --reason {quote(why)}' if why else ''}",
                 lambda service: service.approve(task.id, why),
             ),
@@ -229,7 +229,7 @@ class Verbs(MachineVerbs):
                 hint="what whoever comes next should know",
                 needed=True,
             ),
-            lambda text: None if not text else self._send(
+            lambda text: None if not text else self.send(
                 f"runbook note {flag}{quote(text)}" + (f" --task {name}" if name else ""),
                 lambda service: service.note(text, task=name, decision=decision),
             ),
@@ -250,7 +250,7 @@ class Verbs(MachineVerbs):
             command=f"runbook release {quote(name)}", call=lambda service: service.release(name)
         )
         wanted, back = (give, keep) if mine else (keep, give)
-        self._send(wanted.command, wanted.call, undo=back)
+        self.send(wanted.command, wanted.call, undo=back)
 
     def undo(self) -> None:
         """Take back the last thing done here that can be."""
@@ -263,14 +263,14 @@ class Verbs(MachineVerbs):
                 f"{self._app.table.of('retry').shown} runs a stopped task again."
             )
             return
-        self._send(undo.command, undo.call)
+        self.send(undo.command, undo.call)
 
     def verify(self, task: Task | None) -> None:
         """Run the recorded checks of a done task again."""
         if self.refused("verify", task):
             return
         assert task is not None
-        self._send(
+        self.send(
             f"runbook verify {quote(task.id)}",
             lambda service: service.verify((task.id,)),
             then=lambda found: self._app.voice.tell(_verified(task.id, found)),

@@ -76,7 +76,9 @@ class Voice:
         return True
 
     def did(self, command: str, *, pending: bool = False) -> None:
-        """Show the command that does the same."""
+        """Show the command that does the same; news about a key before it is old."""
+        if self._said is not None and not (self._said.problem or self._said.stays):
+            self.hush()
         self._app.place.said(command, pending=pending)
 
     def copy(self, text: str) -> None:

@@ -97,7 +97,9 @@ class ActingScreen(Screen[None]):
         self.home.verbs.shell(self.current_role)
 
     def action_copy(self) -> None:
-        self.home.voice.copy(self.done or self.suggested())
+        under_way = self.home.deeds.under_way
+        command = under_way.command if under_way is not None else self.done or self.suggested()
+        self.home.voice.copy(command)
 
     def action_copy_output(self) -> None:
         self.home.voice.tell("No log is shown here; 3 opens it.")

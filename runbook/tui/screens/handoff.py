@@ -99,8 +99,7 @@ class HandoffScreen(PlaceScreen):
         if where is None:
             return
         command = f"runbook push {shlex.quote(where)}" if where else "runbook push"
-        self.home.voice.did(command, pending=True)
-        self.home.bridge.ask(command, lambda service: _push(service, where), then=self._pushed)
+        self.home.verbs.send(command, lambda service: _push(service, where), then=self._pushed)
 
     def _pushed(self, pushed: Any) -> None:
         self.home.voice.tell(f"{pushed.where} has revision {pushed.revision}.")

@@ -57,7 +57,7 @@ class HostsScreen(SplitScreen):
             seen = fmt.between(model.seen(view, role), now) if host is not None else None
             where = hosts.place_of(host) if host is not None else ""
             age = f"  seen {fmt.duration(seen)} ago" if seen is not None else ""
-            room = self.list.size.width - len(fmt.clean(role)) - len(word)
+            room = self.list.room - len(fmt.clean(role)) - len(word)
             if len(age) + len(where) + 10 > room:
                 where = ""  # the other side has it
             if len(age) + 8 > room:

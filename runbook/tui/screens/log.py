@@ -240,7 +240,8 @@ class LogScreen(PlaceScreen):
         if line is not None:
             self._go(line)
         elif self._failures.complete:
-            self.home.voice.tell("No line here looks like a failure.")
+            other = self.home.table.of("stream").shown
+            self.home.voice.tell(f"No line here looks like a failure; {other}: the other stream.")
         else:
             self.home.voice.tell("Nothing yet; still looking. Press it again.")
 

@@ -32,6 +32,7 @@ _LEGEND = (
     ("ready", "could start"), ("blocked", "waits for others"), ("gated", "waits for your yes"),
     ("failed", "failed"), ("stopped", "stopped by a person"), ("stale", "its definition changed"),
     ("attention", "needs a look"), ("skipped", "skipped"),
+    ("unhealthy", "up, but does no work"),
 )  # fmt: skip
 
 

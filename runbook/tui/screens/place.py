@@ -164,7 +164,7 @@ class PlaceScreen(FilteringScreen):
 
     def said(self, command: str, *, pending: bool) -> None:
         """Show the command of what was just done, until the cursor moves."""
-        self.done = command
+        self.done = "" if pending else command  # it may yet fail
         shown = f"{command}   under way" if pending else command
         self.command.show(shown, self.home.looks, done=not pending)
 

@@ -54,6 +54,11 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         """Whether a person moved the cursor. At once and by no message: what is drawn in between
         must not take it back."""
 
+    @property
+    def room(self) -> int:
+        """Columns beside the scroll bar."""
+        return self.scrollable_content_region.width
+
     def key_of(self, row: Row) -> str | None:
         """What names a row; None for one that the cursor passes over."""
         raise NotImplementedError
@@ -96,7 +101,7 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
             return []
         row = self._rows[index]
         here = self.current is not None and self.key_of(row) == self.current
-        return self.draw_row(row, self.size.width, self._looks, here=here)
+        return self.draw_row(row, self.room, self._looks, here=here)
 
     def select(self, key: str | None) -> None:
         """Put the cursor on a row, if it is shown."""
@@ -154,7 +159,7 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
 
     def render_line(self, y: int) -> Strip:
         """One row."""
-        width, index = self.size.width, int(self.scroll_offset.y) + y
+        index = int(self.scroll_offset.y) + y
         if len(self._drawn) > DRAWN:
             self._drawn.clear()
         segments = self._drawn[index] = self._draw(index)
@@ -162,7 +167,7 @@ class CursorList(ScrollView, Titled, Generic[Row], can_focus=True, inherit_bindi
         if self._looks is not None and index == self._at.get(self.current or ""):
             inks = self._looks.inks
             ground = inks.cursor if self.has_focus else inks.cursor_idle
-        return Strip(segments).adjust_cell_length(width).apply_style(self.rich_style + ground)
+        return Strip(segments).adjust_cell_length(self.room).apply_style(self.rich_style + ground)
 
     def _place(self, near: int) -> None:
         """Put the cursor on the row nearest to a row number."""

@@ -159,7 +159,7 @@ class LogView(ScrollView, Titled, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         """One line of the file."""
-        width = self.size.width
+        width = self.scrollable_content_region.width  # beside the scroll bar
         if self._looks is None:
             return Strip.blank(width, self.rich_style)
         row = self.scroll_offset.y + y

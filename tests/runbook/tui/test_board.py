@@ -412,6 +412,32 @@ async def test_log_sideways_and_streams(make_app: MakeApp, world: World) -> None
         await wait_until(lambda: log.file.line_count == 620, "the output")
 
 
+async def test_a_long_line_ends_beside_the_scroll_bar(make_app: MakeApp, world: World) -> None:
+    world.write_log("train", "out", b"x" * 400 + b"\n" + b"more\n" * 200)
+    app = make_app()
+    async with driven(app) as pilot:
+        log = app.board.log_view
+        await pilot.press("tab", "tab", "g")
+        assert log.scrollbars_enabled == (True, False)
+        rows = app.screen._compositor.render_strips()
+        line = next(row.text for row in rows if "xxx" in row.text)
+        assert line.rstrip()[-1] in "…▁▂▃▄▅▆▇"
+        assert "x…" in line
+
+
+async def test_what_was_said_to_one_key_is_old_with_the_next(
+    make_app: MakeApp, world: World
+) -> None:
+    app = make_app()
+    async with driven(app) as pilot:
+        await go(pilot, "train")
+        await pilot.press("c")
+        assert "waits for nobody's yes" in shown(app, "#message")
+        await pilot.press("a")
+        assert "waits for nobody's yes" not in shown(app, "#message")
+        await wait_until(lambda: "Looked at 1 attempt." in shown(app, "#message"), "what is new")
+
+
 async def test_errors_are_shown_when_there_is_no_output(make_app: MakeApp) -> None:
     app = make_app()
     async with driven(app) as pilot:

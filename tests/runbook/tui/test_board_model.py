@@ -103,6 +103,18 @@ def test_the_detail_fits_any_width(world: World, width: int) -> None:
             assert len(line) <= width
 
 
+def test_what_an_attempt_did_is_told_once(world: World) -> None:
+    attempts = {one.task: one for one in world.snapshot.attempts}
+    before, same = (
+        replace(attempts["train"], id=f"t{n}", number=n, detail={"summary": [line]})
+        for n, line in ((1, "another line"), (2, "a line"))
+    )
+    world.change(attempts=(before, same))
+    told = drawn(world.open().view(), "train", full=True)
+    assert told.count("another line") == 1
+    assert told.count("a line") == 1
+
+
 def test_plain_glyphs_are_ascii(world: World) -> None:
     looks = Looks(glyphs=glyphs.PLAIN, inks=themes.inks({}))
     text = drawn(world.open().view(), "train", looks=looks)
@@ -163,8 +175,8 @@ def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
     assert refusal("approve", train, read_only=False) == (
         "train is stopped: it waits for nobody's yes."
     )
-    (matter,) = (one for one in matters(view, now=NOW) if one.task == "train")
-    assert (matter.kind, matter.why) == ("stopped", "stopped by anna")
+    found = {one.task: one for one in matters(view, now=NOW)}
+    assert (found["train"].kind, found["train"].why) == ("stopped", "stopped by anna")
     before = Memory(seen_at=(NOW - timedelta(seconds=9000)).isoformat(), revision=-1)
     assert "train was stopped" in away.since(view, before, now=NOW)
     moved = Event(
@@ -174,6 +186,12 @@ def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
     assert "⊘ train stopped stopped by anna" in "".join(text for text, _ in row_of(moved, LOOKS))
     family = Family(name="train", tasks=(train, make_task("train[1]", state="done")))
     assert (family.state, family.said) == ("stopped", "1 stopped, 1 of 2 done")
+
+
+def test_what_waits_for_a_person_begins_with_what_nobody_wanted(world: World) -> None:
+    world.move("probe", "gated", "stopped by anna")
+    found = [one.kind for one in matters(world.open().view(), now=NOW)]
+    assert found.index("failed") < found.index("stopped") < found.index("gate")
 
 
 def test_the_footer_offers_what_works(world: World) -> None:
@@ -203,12 +221,15 @@ def test_the_command_line_suggests_what_fits(world: World, task: str, command: s
     assert suggested(view, view.snapshot.task(task)) == command
 
 
-def drawn(view: View, task: str, *, width: int = 90, looks: Looks = LOOKS) -> str:
+def drawn(
+    view: View, task: str, *, width: int = 90, looks: Looks = LOOKS, full: bool = False
+) -> str:
     """The detail as plain text."""
     console = Console(width=width, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
     subject = Subject(
-        view=view, task=view.snapshot.task(task), now=NOW + timedelta(seconds=0), plan=("a line",)
-    )
+        view=view, task=view.snapshot.task(task), now=NOW + timedelta(seconds=0), plan=("a line",),
+        full=full,
+    )  # fmt: skip
     with console.file:
         console.print(describe(subject, looks, width=width))
         return console.export_text()

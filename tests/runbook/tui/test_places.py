@@ -395,6 +395,7 @@ async def test_an_empty_runbook_says_what_to_do(make_app: MakeApp, world: World)
         ):  # fmt: skip
             await go(pilot, place)
             await sees(app, said)
+            assert "L Log" not in shown(app, "#keys") or place not in ("data", "training")
 
 
 async def test_the_welcome_comes_once_and_the_place_is_remembered(

@@ -93,6 +93,8 @@ async def test_a_run_does_not_follow_what_failed(make_app: MakeApp, world: World
         await wait_until(lambda: not app.bridge.busy, "the last answer")
         assert [call[0] for call in world.calls] == ["probe"]
         assert "cannot retry train" in last_lines(app)
+        await wait_until(lambda: "under way" not in last_lines(app), "that it is over")
+        assert "runbook logs train -f" in last_lines(app), "it is not said to be done"
         assert "runbook run" not in app.board.command.render_line(0).text
 
 
