@@ -24,7 +24,7 @@ from runbook.verbs.confirming import NeedsConfirmation
 from runbook.verbs.judging import JudgeVerbs
 from state import ClaimHeld, Snapshot, Task, TaskKind, TaskState
 from state.graph import family_of, is_met, members, topological
-from state.telling import is_stopped
+from state.telling import is_stopped, told_state
 from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
@@ -175,12 +175,12 @@ class CheckVerbs(JudgeVerbs):
 def _nothing_to_ask(task: Task) -> str:
     """Why a task has no checks that could be asked again; empty when it has."""
     if task.kind is TaskKind.SERVICE:
-        return f"it is a server ({task.state}), which is looked at as long as it serves"
+        return f"it is a server ({told_state(task)}), which is looked at as long as it serves"
     if not task.role:
-        return f"it runs on no host ({task.state})"
+        return f"it runs on no host ({told_state(task)})"
     if task.state is TaskState.DONE or is_void(task):
         return ""
-    return f"it is {task.state}" + (f" ({task.reason})" if task.reason else "")
+    return f"it is {told_state(task)}" + (f" ({task.reason})" if task.reason else "")
 
 
 def coming(snapshot: Snapshot) -> Iterator[Task]:
