@@ -179,6 +179,10 @@ def measure(config: TrainConfig) -> dict[str, Any]:
         **link,
         "target_gib": target_gib,
         "drafter_gib": drafter_gib,
+        "batch_docs": work.batch_docs,
+        "most_tokens": work.most_tokens,
+        "most_blocks": work.most_blocks or 0,
+        "micro_batches": work.micro_batches,
     }
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument(
         "--checkpoint", required=True, type=Path, metavar="DIR",
-        help="a step folder, or a training folder (its latest step is taken)",
+        help="a step folder, a training folder (its latest step is taken), or OUT/best of one",
     )  # fmt: skip
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the export")
     parser.add_argument(
@@ -68,17 +68,17 @@ def export(checkpoint: Path, out: Path, *, dtype: str, progress: Progress) -> di
 
 
 def step_folder(checkpoint: Path) -> Path:
-    """The step folder itself, or the one that a training folder's `latest` names."""
-    latest = checkpoint / "latest"
+    """The step folder itself, or the one that `best` or `latest` of a training folder names."""
+    latest = checkpoint if checkpoint.name in ("best", "latest") else checkpoint / "latest"
     if (checkpoint / CONFIG).is_file() or not latest.is_file():
         if not checkpoint.is_dir():
             raise InputInvalid(f"there is no checkpoint at {checkpoint}", "Check the path.")
         return checkpoint
     name = latest.read_text(encoding="utf-8").strip()
-    folder = checkpoint / Path(name).name
+    folder = latest.parent / Path(name).name
     if not folder.is_dir():
         raise InputInvalid(
-            f"{latest} names {name!r}, which is not in {checkpoint}",
+            f"{latest} names {name!r}, which is not in {latest.parent}",
             "Name a step folder, or resume the training so that it writes one.",
         )
     return folder

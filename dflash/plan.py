@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash import plan_inputs
 from dflash.config import DrafterConfig
@@ -24,6 +24,7 @@ from dflash.progress import write_out
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from dflash.plan_report import PlanReport
 
@@ -56,16 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sliding-window", type=int, metavar="N", help="of all layers but the last")
     add("--anchors-per-doc", type=int, default=512, metavar="N", help="(default: %(default)s)")
     add("--max-length", type=int, default=4096, metavar="N", help="(default: %(default)s)")
-    add("--batch-docs", type=int, metavar="N", help="(default: 4, or by --batch-tokens)")
+    add("--batch-docs", type=int, metavar="N", help="(default: as calibrated, or 4)")
     add("--batch-tokens", type=int, metavar="N", help="or so many tokens, as training packs them")
-    add("--micro-batches", type=int, default=1, metavar="N", help="(default: %(default)s)")
+    add("--batch-blocks", type=int, metavar="N", help="and at most so many blocks")
+    add("--micro-batches", type=int, metavar="N", help="(default: as calibrated, or 1)")
     add("--ring", type=int, default=2, metavar="N", help="(default: %(default)s)")
     add("--head-chunk-rows", type=int, default=4096, metavar="N", help="(default: %(default)s)")
     add("--epochs", type=float, default=1.0, metavar="N", help="(default: %(default)s)")
     group = parser.add_argument_group("the machine")
     add = group.add_argument
     add("--gpu", default="h200", metavar="NAME", help=f"{', '.join(GPUS)} (default: %(default)s)")
-    add("--gpus", type=int, default=4, metavar="N", help="(default: %(default)s)")
+    add("--gpus", type=int, metavar="N", help="(default: as calibrated, or 4)")
     add("--link", default="auto", metavar="NAME", help=f"{', '.join(LINKS)} (default: the best)")
     add(
         "--target-fraction", type=float, default=plan_inputs.TARGET_FRACTION, metavar="X",
@@ -77,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--calibrate", type=Path, metavar="FILE",
-        help="JSON of what was measured there instead: target_tflops, drafter_tflops, link_gb_s",
+        help="JSON of what was measured there instead: target_tflops, drafter_tflops, link_gb_s; "
+        "or what `dflash train --calibrate` left, its batch and number of GPUs with it",
     )  # fmt: skip
     group = parser.add_argument_group("what storage compares")
     add = group.add_argument
@@ -101,10 +104,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> PlanReport:
-    work = work_of(args)
+    measured = plan_inputs.read_measurements(args.calibrate) if args.calibrate else None
+    work = work_of(args, measured or {})
     if args.kind == "storage":
         return plan_storage(work, truncate=args.truncate, subset=args.subset, chunk=args.chunk)
-    measured = plan_inputs.read_measurements(args.calibrate) if args.calibrate else None
+    if args.gpus is None:
+        args.gpus = int((measured or {}).get("devices", 4))
     chosen = _machine(args, args.gpu, args.link, measured)
     if args.kind == "memory":
         return plan_memory(work, chosen)
@@ -114,7 +119,7 @@ def plan(args: argparse.Namespace) -> PlanReport:
     return plan_time(work, chosen, lambda name: _machine(args, name, "auto", None))
 
 
-def work_of(args: argparse.Namespace) -> Work:
+def work_of(args: argparse.Namespace, measured: Mapping[str, Any]) -> Work:
     """Target, drafter and set from the options; every number named by where it came from."""
     path = args.target / "config.json" if args.target.is_dir() else args.target
     config = read_json(path, "target's config")
@@ -127,6 +132,7 @@ def work_of(args: argparse.Namespace) -> Work:
         "sliding_window",
         "batch_docs",
         "batch_tokens",
+        "batch_blocks",
     ):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -138,19 +144,25 @@ def work_of(args: argparse.Namespace) -> Work:
         mean_tokens=mean,
         anchors=args.anchors_per_doc,
         max_length=args.max_length,
-        batch_docs=_batch_docs(args, mean),
-        micro_batches=args.micro_batches,
+        micro_batches=args.micro_batches or int(measured.get("micro_batches", 1)),
         ring=args.ring,
         head_chunk_rows=args.head_chunk_rows,
         epochs=args.epochs,
-        most_tokens=None if args.batch_docs else args.batch_tokens,
+        **_batch(args, mean, measured),
     )
 
 
-def _batch_docs(args: argparse.Namespace, mean: float) -> float:
-    if args.batch_docs is not None or args.batch_tokens is None:
-        return args.batch_docs or 4
-    return max(1.0, args.batch_tokens / min(mean, args.max_length))
+def _batch(args: argparse.Namespace, mean: float, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Documents of a micro-batch, and the most it may hold; as measured unless told otherwise."""
+    tokens, blocks = args.batch_tokens, args.batch_blocks
+    if args.batch_docs is not None:
+        return {"batch_docs": args.batch_docs}
+    if tokens is None and blocks is None:
+        known = {key: int(measured.get(key, 0)) or None for key in ("most_tokens", "most_blocks")}
+        return {"batch_docs": measured.get("batch_docs", 4), **known}
+    bounds = [tokens / min(mean, args.max_length)] if tokens else []
+    bounds += [blocks / args.anchors_per_doc] if blocks else []
+    return {"batch_docs": max(1.0, min(bounds)), "most_tokens": tokens, "most_blocks": blocks}
 
 
 def _drafter(args: argparse.Namespace, config: dict, path: Path) -> DrafterConfig:

@@ -29,7 +29,9 @@ DRAFTER_FRACTION = 0.42
 LINK_FRACTION = 0.8
 DTYPE_BYTES = {"bfloat16": 2, "float8": 1}
 MEASUREMENTS = ("target_tflops", "drafter_tflops", "link_gb_s")
-CALIBRATED = ("device", "devices", "memory_gib", "optimiser_s", "target_gib", "drafter_gib")
+BATCH = ("batch_docs", "most_tokens", "most_blocks", "micro_batches")
+"""The batch that was measured: a plan with the file has the same one unless told otherwise."""
+CALIBRATED = ("device", "devices", "memory_gib", "optimiser_s", "target_gib", "drafter_gib", *BATCH)
 """What `dflash train --calibrate` notes besides."""
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dflash.errors import UsageError
 from dflash.files import read_json
 from dflash.recipe import bundled, load_recipe
 from dflash.train_config import CHOICES, TrainConfig
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Number = TypeVar("Number", int, float)
 EXAMPLE = """example:
   python -m dflash train --target models/qwen3 --data tokenized --out run --layers 5 \\
       --block-size 16 --anchors-per-doc 512 --batch-tokens 8192 --steps 2000 --targets 3 \\
@@ -159,11 +163,18 @@ def _add(group: argparse._ArgumentGroup, field: dataclasses.Field[Any]) -> None:
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    return _list(text, int, "1,16,31")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    return _list(text, float, "0.9,0.95")
+
+
+def _list(text: str, kind: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list like {example}") from None
 
 
 def config_from(args: argparse.Namespace) -> TrainConfig:

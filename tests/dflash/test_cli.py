@@ -124,6 +124,13 @@ def test_the_options_of_training_are_sorted_and_their_choices_shown(capsys):
     assert " STR" not in out
 
 
+def test_a_list_that_is_none_is_told_with_one_that_is(capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["train", "--taps", "a,b"])
+    assert error.value.code == 2
+    assert "argument --taps: 'a,b' is no list like 1,16,31" in capsys.readouterr().err
+
+
 def test_the_installed_program_calls_itself_by_its_name(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["/env/bin/dflash", "--help"])
     with pytest.raises(SystemExit):

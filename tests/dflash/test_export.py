@@ -10,7 +10,8 @@ import torch
 from dflash import engines
 from dflash.drafter import load_drafter
 from dflash.errors import DflashError, InputInvalid
-from dflash.export import broken_files, export
+from dflash.export import broken_files, export, step_folder
+from dflash.files import sha256_file
 from dflash.progress import Progress
 from tests.support.tiny_targets import save_tiny_drafter, tiny_drafter_config
 
@@ -68,6 +69,16 @@ def test_latest_of_a_training_folder(checkpoint, tmp_path):
     (tmp_path / "run" / "latest").write_text("step-000009\n")
     with pytest.raises(InputInvalid, match="step-000009"):
         export(tmp_path / "run", tmp_path / "other", dtype="bfloat16", progress=QUIET)
+
+
+def test_best_of_a_training_folder(checkpoint, tmp_path):
+    """What `best` names is exported, whatever is newer."""
+    (tmp_path / "run" / "latest").write_text("step-000009\n")
+    (tmp_path / "run" / "best").write_text("step-000002\n")
+    export(tmp_path / "run" / "best", tmp_path / "out", dtype="bfloat16", progress=QUIET)
+    source = json.loads((tmp_path / "out" / "manifest.json").read_text())["source"]
+    assert source["weights_sha256"] == sha256_file(checkpoint / "model.safetensors")
+    assert step_folder(tmp_path / "run" / "best") == checkpoint
 
 
 def test_again_changes_nothing_and_a_damaged_export_is_replaced(checkpoint, tmp_path):
