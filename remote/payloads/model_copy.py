@@ -225,7 +225,8 @@ def copy_all(args: argparse.Namespace, place: Place, model: Model) -> None:
     if read_manifest(dest) and not args.replace:
         raise Refused(
             "%s is a whole copy of something else, which a server may be using" % dest,
-            "stop that server and pass --replace, or name another folder",
+            "stop that server and give --replace (in a runbook `replace: true`), or name another "
+            "folder",
         )
     refuse_use(dest)
     (dest / MANIFEST).unlink(missing_ok=True)  # from here on the copy is not whole

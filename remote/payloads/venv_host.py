@@ -121,7 +121,8 @@ def check_host(args: argparse.Namespace, pins: Mapping[str, str], libc: str) -> 
     if is_network(kind) and not args.allow_network_mount:
         raise Refused(
             "%s is on a %s mount: imports from there take minutes and may hang" % (args.dest, kind),
-            "choose a folder on a local disk, or pass --allow-network-mount",
+            "choose a folder on a local disk, or allow it: --allow-network-mount (in a runbook "
+            "`allow_network_mount: true`)",
         )
     if is_network(kind):
         emit("phase", "warning: %s is on a %s mount; imports will be slow" % (args.dest, kind))

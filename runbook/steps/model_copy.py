@@ -55,6 +55,13 @@ class ModelCopyArgs(StoreArgs):
     ] = 4 << 30
     streams: Annotated[int, Field(ge=1, description="Ranges read at the same time.")] = 16
     files: Annotated[int, Field(ge=1, description="Files copied at the same time.")] = 4
+    replace: Annotated[
+        bool,
+        Field(
+            description="Overwrite a whole copy of another model in either place; without, it is "
+            "refused."
+        ),
+    ] = False
     reclaim: Annotated[
         bool,
         Field(
@@ -88,6 +95,7 @@ class ModelCopy(Step[ModelCopyArgs]):
                 *flag("--headroom", args.headroom),
                 *flag("--streams", args.streams),
                 *flag("--files", args.files),
+                *(("--replace",) if args.replace else ()),
             ),
             cwd=ctx.work,
             env={"PLACE": place, "PYTHONPATH": shipped, "PYTHONDONTWRITEBYTECODE": "1"},

@@ -59,6 +59,10 @@ class VenvArgs(StepArgs):
             "known before any download. Unsaid: where the host has a GPU and the lock is for one."
         ),
     ] = None
+    allow_network_mount: Annotated[
+        bool,
+        Field(description="Build on one all the same; without, it is refused before a download."),
+    ] = False
     env: Annotated[
         dict[str, str],
         Field(default_factory=dict, description="Environment while it is built and proved."),
@@ -101,6 +105,7 @@ class Venv(Step[VenvArgs]):
                 *flag("--imports-under", args.imports_under),
                 *flag("--require-free", args.require_free),
                 *cuda[args.prove_cuda],
+                *(("--allow-network-mount",) if args.allow_network_mount else ()),
                 *flags("--env", (f"{key}={value}" for key, value in sorted(args.env.items()))),
             ),
             cwd=ctx.work,

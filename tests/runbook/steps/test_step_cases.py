@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +170,19 @@ def test_every_step_type_explains_itself(name: str) -> None:
     undescribed = [key for key, value in schema["properties"].items() if "description" not in value]
     assert undescribed == []
     assert list(STEP_TYPES) == sorted(STEP_TYPES)
+
+
+@pytest.mark.parametrize("payload", ["venv", "model_copy"])
+def test_a_runbook_has_every_option_that_a_payload_may_ask_for(payload: str) -> None:
+    """Its errors name options as the next step."""
+    asked = subprocess.run(
+        [sys.executable, "-m", f"remote.payloads.{payload}", "--help"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    options = set(re.findall(r"--[a-z][a-z-]+", asked.stdout)) - {"--help"}
+    given = {word for path in (CASES / payload).glob("*.json")
+             for word in json.loads(path.read_text()).get("argv", ())}  # fmt: skip
+    assert options == options & given
 
 
 def test_a_bench_says_in_words_what_it_compares() -> None:
