@@ -74,6 +74,19 @@ class GenerateArgs(DflashArgs, TransferArgs):
         float | None, Field(ge=0, le=1, description="Share of prompts that may stay unanswered.")
     ] = None
     request_timeout: Annotated[Seconds | None, Field(description="Longest wait for one.")] = None
+    attempts: Annotated[
+        int | None, Field(ge=1, description="Of one prompt that reached a server; 5.")
+    ] = None
+    give_up_after: Annotated[
+        Seconds | None,
+        Field(
+            description="With no server answering; 10 minutes. Longer than a server takes to load, "
+            "where it may be restarted meanwhile."
+        ),
+    ] = None
+    retry_quarantined: Annotated[
+        bool, Field(description="Ask again what was refused for good in an earlier run.")
+    ] = False
     min_rows: Annotated[
         int, Field(ge=1, description="Fewer finished completions than this are not enough.")
     ] = 1
@@ -138,6 +151,9 @@ class Generate(Step[GenerateArgs]):
                 *flag("--total-tokens", args.total_tokens),
                 *flag("--max-failed", args.max_failed),
                 *flag("--request-timeout", args.request_timeout),
+                *flag("--attempts", args.attempts),
+                *flag("--give-up-after", args.give_up_after),
+                *(("--retry-quarantined",) if args.retry_quarantined else ()),
                 *(flag("--audit-after", args.audit_after) if args.audit_after != 500 else ()),
                 *flags("--gate", gate_words(args.gates)),
                 *flag("--upload", args.upload),
