@@ -211,9 +211,9 @@ def worth_telling(event: Event) -> bool:
 
 def event_line(event: Event) -> str:
     reason = event.payload.get("reason")
-    why = f": {quoted(str(reason))}" if reason else ""
-    moved = f"`{event.subject}` {moved_to(event)} by {event.actor}"
-    return f"{event.seq} {when(event.at)} {moved}{why}"
+    moved = f"{moved_to(event)} by {event.actor}"
+    why = f": {quoted(str(reason))}" if reason and reason != moved else ""
+    return f"{event.seq} {when(event.at)} `{event.subject}` {moved}{why}"
 
 
 def when(iso: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from remote import RemoteError
 from runbook.engine.observe import live_attempts, observe
 from runbook.errors import CannotStart, RunbookError
+from runbook.live import read_live, write_live
 from runbook.retries import after_loss
 from state import AttemptState, Snapshot, Task, TaskState
 from state.graph import family_of
@@ -55,7 +56,15 @@ def look_again(world: World, name: str = "") -> tuple[Seen, ...]:
         world.background.wait()
         world.background.collect(world)
     after = world.store.snapshot()
+    _leave_for_others(world, after)
     return tuple(_seen(world, before, after, task) for task in looked)
+
+
+def _leave_for_others(world: World, snapshot: Snapshot) -> None:
+    """How old the facts are is told by what was seen last, whoever looked."""
+    known = {**read_live(world.workspace), **world.live}
+    running = {task.id for task, _ in live_attempts(snapshot)}
+    write_live(world.workspace, {task: known[task] for task in known if task in running})
 
 
 def chosen(snapshot: Snapshot, name: str) -> list[Task]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from runbook.tui import format as fmt
+from state.model import AttemptState
 from state.transitions import TERMINAL
 
 if TYPE_CHECKING:
@@ -115,6 +116,19 @@ def is_uncopied(view: View, task: Task) -> bool:
         and attempt.state not in TERMINAL
         and attempt.detail.get("job") is not None
     )
+
+
+def nothing_here(view: View, task: Task, attempt: str = "", *, problem: str = "") -> str:
+    """What stands in the place of an empty stream, of the newest attempt if none is named."""
+    if problem:
+        return f"Not fetched: {problem}"
+    attempts = view.snapshot.attempts_of(task.id)
+    which = next((one for one in attempts if one.id == attempt), attempts[-1] if attempts else None)
+    if which is None:
+        return "No attempt has written here"
+    if which.state in (AttemptState.VERIFIED, AttemptState.CHECK_FAILED):
+        return "It wrote nothing here"
+    return "Nothing of it is here" if which.state in TERMINAL else "No output yet"
 
 
 def title_of(view: LogView, stream: str, looks: Looks, *, problem: str = "") -> Text:

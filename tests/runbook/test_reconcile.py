@@ -35,6 +35,9 @@ def test_what_ended_meanwhile_is_told_and_nothing_is_started(tmp_path: Path) -> 
         assert seen.task == "ends"
         assert seen.found.startswith("running")
         assert seen.after == "active, running"
+        service.workspace.live_file.unlink()
+        service.reconcile()
+        assert service.view().live["ends"].attempt == seen.attempt, "others see how old it is"
         (tmp_path / "work" / "go").touch()
 
         def done() -> bool:
@@ -43,6 +46,7 @@ def test_what_ended_meanwhile_is_told_and_nothing_is_started(tmp_path: Path) -> 
 
         wait_for(done, what="the end to be seen")
         assert states(service) == {"ends": "done", "next": "ready"}
+        assert service.view().live == {}
         assert service.reconcile() == ()
         with pytest.raises(RunbookError, match="neither a task nor a host role"):
             service.reconcile("nothing")

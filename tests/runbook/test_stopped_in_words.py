@@ -72,6 +72,7 @@ def test_stopped_is_the_word(
         assert "◆" not in out
         assert "gated" not in (out + errors).replace("works when it is", ""), words
         assert "gate approve" not in out, words
+    assert ": `stopped by " not in say(tmp_path, "brief")[1], "it is told once"
     written = (tmp_path / "PROGRESS.md").read_text()
     assert "Until it is stopped: **stopped**, on `box`" in written
     assert "| **all** |  |  |  |  | 1 | 1 |  | 2 |" in written, "it needs a look"

@@ -16,7 +16,7 @@ from runbook.tui import format as fmt
 from runbook.tui.describe import Subject, describe
 from runbook.tui.describe_family import describe_family
 from runbook.tui.keymap import bindings, of_place
-from runbook.tui.logs import title_of
+from runbook.tui.logs import nothing_here, title_of
 from runbook.tui.metrics import Metrics
 from runbook.tui.screens.place import PlaceScreen
 from runbook.tui.widgets.bars import NextBar
@@ -205,8 +205,8 @@ class BoardScreen(PlaceScreen):
         looks, view = self.home.looks, self.log_view
         stream, path = self.home.streams.choose(self.home.view, task.id, self.stream)
         problem = self.home.fetching.problem(self.home.view, task)
-        placeholder = "No output yet" if path is not None else "No attempt has written here"
-        view.show(path, looks, placeholder=f"Not fetched: {problem}" if problem else placeholder)
+        nothing = nothing_here(self.home.view, task, problem=problem)
+        view.show(path, looks, placeholder=nothing)
         view.entitle(title_of(view, stream, looks, problem=problem))
 
     @on(TaskList.Selected)

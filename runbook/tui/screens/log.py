@@ -10,7 +10,7 @@ from textual import on
 
 from runbook.tui import format as fmt
 from runbook.tui.keymap import bindings, of_place
-from runbook.tui.logs import title_of
+from runbook.tui.logs import nothing_here, title_of
 from runbook.tui.logsearch import FAILURE, Matches, pattern_of
 from runbook.tui.screens.place import PlaceScreen
 from runbook.tui.widgets.log_view import LogView
@@ -97,9 +97,7 @@ class LogScreen(PlaceScreen):
             return
         stream, path = self._where()
         before = self.log_view.file.path
-        nothing = "No output yet" if self._attempts() else f"{task.id} has not run yet"
-        if problem := self._problem():
-            nothing = f"Not fetched: {problem}"
+        nothing = nothing_here(self.home.view, task, self.attempt, problem=self._problem())
         self.log_view.show(path, looks, placeholder=nothing)  # type: ignore[arg-type]
         if path != before:
             self._failures = None

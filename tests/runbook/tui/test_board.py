@@ -447,6 +447,8 @@ async def test_errors_are_shown_when_there_is_no_output(make_app: MakeApp) -> No
         )
         await go(pilot, "rent")
         assert "No attempt" in app.board.log_view.render_line(0).text
+        await go(pilot, "tokenize")
+        assert "It wrote nothing here" in app.board.log_view.render_line(0).text
 
 
 async def test_help_and_palette(make_app: MakeApp) -> None:
