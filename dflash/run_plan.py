@@ -234,7 +234,7 @@ class Types:
         return cls(
             device=device or torch.device("cpu"),
             target=automatic,
-            drafter=named[config.dtype],
+            drafter=named[drafter_dtype(config)],
             wire=named[config.wire_dtype],
         )
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -192,6 +193,25 @@ def test_a_gpu_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DflashError, match=r"Process 3 of this host .* there are 2") as caught:
         Types.of(config)
     assert "--colocated" in caught.value.hint
+
+
+@pytest.mark.parametrize(("asked", "share"), [(92.0, 0.5), (500.0, 1.0), (None, None)])
+def test_a_rank_takes_no_more_of_its_gpu_than_allowed(
+    asked: float | None, share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[float] = []
+    card = SimpleNamespace(total_memory=184 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda part, _device: taken.append(part)
+    )
+    values = {"target": "t", "data": "d", "out": "o", "gpu_memory": asked}
+    types = Types.of(TrainConfig.from_json(values))
+    assert taken == ([] if share is None else [share])
+    assert types.drafter == torch.bfloat16  # what `auto` is on a GPU
 
 
 HANGING = """
