@@ -88,7 +88,7 @@ class Program:
             return answer
         self._python = ""  # perhaps it was replaced: look again with the next request
         if result.ok:
-            raise _wrong(over, verb, result)
+            raise _wrong(over, verb, request["begin"], result)
         if result.code is None or b"ran past its limit" in result.err:
             raise Unreachable(
                 f"{over.label} cut its answer to {verb} short",
@@ -136,7 +136,7 @@ class Program:
                     hint="install python3 there; jobs need nothing else",
                 )
             if result.ok:
-                raise _wrong(over, "the look for its Python", result)
+                raise _wrong(over, "the look for its Python", mark, result)
             # The script itself would hide what was said.
             raise CommandFailed(replace(result, argv=("look for python3",)), where=over.label)
         if found["system"] != "Linux":
@@ -167,11 +167,14 @@ def _line(request: Mapping[str, Any]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
 
-def _wrong(over: Transport, asked: str, result: Result) -> WrongAnswer:
-    """With the last of what came in the place of an answer."""
+def _wrong(over: Transport, asked: str, begin: str, result: Result) -> WrongAnswer:
+    """With the last of what came in the place of an answer, or that it was cut."""
     said = " ".join((result.out or result.err)[-LAST_BYTES:].decode("utf-8", "replace").split())
+    said = said[-LONGEST_EXCERPT:] or "it says nothing"
+    if begin.encode() in result.out:
+        said = f"no whole answer in the {len(result.out):,} bytes that came"
     return WrongAnswer(
-        f"{over.label} answers {asked} wrongly: {said[-LONGEST_EXCERPT:] or 'it says nothing'}",
+        f"{over.label} answers {asked} wrongly: {said}",
         hint="look there by hand: a login script, a wrapper of python3, a full or missing disk",
     )
 

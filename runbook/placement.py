@@ -58,7 +58,7 @@ def place(
         if why:
             waiting[task.id] = why
         else:
-            room.take(task)
+            room.take(task, task.role or "")
             start.append(task)
     return Placement(start=tuple(start), waiting=waiting)
 
@@ -84,6 +84,13 @@ def unsettled(snapshot: Snapshot) -> dict[str, str]:
             if above and not skipped and need.condition != "any":
                 found.setdefault(name, above)
     return found
+
+
+def where_it_runs(snapshot: Snapshot, task: Task) -> str:
+    """The host role of its newest attempt: an edit moves the task, not what runs. Else its own."""
+    latest = snapshot.latest_attempt(task.id)
+    moves = latest is not None and (task.state in RUNNING or task.state is TaskState.ATTENTION)
+    return latest.host if latest is not None and moves else task.role or ""
 
 
 def holders(snapshot: Snapshot) -> Iterator[Task]:
@@ -122,12 +129,11 @@ class _Room:
         per_host = limits.get("per_host") or {}
         room = cls(machines=machines, shm_size=sizes, limits=per_host, most=limits.get("global"))
         for task in holders(snapshot):
-            room.take(task)
+            room.take(task, where_it_runs(snapshot, task))
         return room
 
-    def take(self, task: Task) -> None:
-        """The task has its resources, and counts as a job unless it is a service."""
-        role = task.role or ""
+    def take(self, task: Task, role: str) -> None:
+        """The task has its resources there, and counts as a job unless it is a service."""
         machine = self.machines.get(role, role)
         for name in task.resources:
             if name.startswith(SHM):

@@ -59,25 +59,25 @@ def finish(
     snapshot = world.store.snapshot()
     task, attempt = snapshot.task(task_id), _attempt(snapshot.attempts_of(task_id), attempt_id)
     checks = attempt.detail.get("done_when") or []
-    if cls is not FailureClass.OK or not checks or task.role is None:
+    if cls is not FailureClass.OK or not checks or not attempt.host:
         conclude(world, task, attempt, cls, reason, out, checks, ())
         return
 
     def look(own: World) -> Sequence[CheckResult]:
-        return ask(own.host_of(snapshot, task), checks, attempt)
+        return ask(own.host_with(snapshot, attempt), checks, attempt)
 
     def done(results: Sequence[CheckResult]) -> None:
         judge(world, task, attempt, reason, out, checks, results)
 
     def failed(error: Exception) -> None:
         if isinstance(error, Unreachable):
-            world.unreachable(task.role or "", error)  # asked again once it answers
+            world.unreachable(attempt.host, error)  # asked again once it answers
         elif isinstance(error, RemoteError):
             undecided(world, task, attempt, f"its checks could not be asked: {error}", checks, ())
         else:
             raise error
 
-    world.background.begin(world, attempt.id, task.role, look, done=done, failed=failed)
+    world.background.begin(world, attempt.id, attempt.host, look, done=done, failed=failed)
 
 
 def judge(
@@ -173,7 +173,7 @@ def when(world: World, task: Task, attempt: Attempt, status: JobStatus) -> Mappi
     """
     if not (status.started_at and status.ended_at):
         return {}
-    ahead = _ahead(world.store.snapshot().host(task.role or "").facts.get("clock", {}))
+    ahead = _ahead(world.store.snapshot().host(attempt.host).facts.get("clock", {}))
     earliest = datetime.fromisoformat(attempt.created_at)
     found = {}
     for name, said in (("started_at", status.started_at), ("ended_at", status.ended_at)):

@@ -118,14 +118,14 @@ def launch(
         if isinstance(error, CannotStart):
             world.refuse(task, f"{task.id}: not launched: {error}", error.hint)
         elif isinstance(error, Unreachable):
-            world.unreachable(task.role or "", error)
+            world.unreachable(attempt.host, error)
         elif isinstance(error, RemoteError):
             not_started(world, task, attempt, error)
         else:
             raise error
 
     world.background.begin(
-        world, attempt.id, task.role or "", look,
+        world, attempt.id, attempt.host, look,
         done=lambda _: None, failed=failed, keep=True, brief=True,
     )  # fmt: skip
 

@@ -119,7 +119,7 @@ def ask_load(
     limit = float(asked.get("timeout_s", 0)) + LOAD_S
 
     def load(own: World) -> CheckResult:
-        host = own.host_of(snapshot, task)
+        host = own.host_with(snapshot, attempt)
         if before is not None:
             before(host)
         return host.check([{"server_load": about}], timeout=limit)[0]
@@ -127,10 +127,10 @@ def ask_load(
     world.background.begin(
         world,
         f"load {attempt.id}",
-        task.role or "",
+        attempt.host,
         load,
         done=done,
-        failed=lambda error: world.silent(task, error),
+        failed=lambda error: world.silent(attempt, error),
         aside=task.state is TaskState.SERVING,
     )
 

@@ -42,44 +42,44 @@ def sweep_lost(world: World, snapshot: Snapshot, wanted: Callable[[Task], bool])
             world.held.add(task.id)
             world.refuse(task, str(error), error.hint)
         except (CannotStart, RemoteError) as error:
-            _not_swept(world, task, error)
+            _not_swept(world, attempt, error)
     return found
 
 
 def _sweep(world: World, snapshot: Snapshot, task: Task, attempt: Attempt, again: str) -> None:
-    host, job = world.host_of(snapshot, task), attempt.detail["job"]
+    host, job = world.host_with(snapshot, attempt), attempt.detail["job"]
 
     def sweep(_: World) -> StopReport:
         return host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=tuple(job["ports"]))
 
     def swept(report: StopReport) -> None:
-        world.reachable(world.store.snapshot(), task.role or "")
+        world.reachable(world.store.snapshot(), attempt.host)
+        now = world.store.snapshot()
+        latest = now.latest_attempt(task.id)
+        if now.task(task.id).state is not TaskState.ATTENTION or latest != attempt:
+            return  # a person decided meanwhile
         if report.state != "stopped":
             left = f"something of its lost attempt is still there: {survivors(report)}"
             hint = "It is not tried again before that has ended."
             world.refuse(task, f"{task.id}: {left}", hint)
             return
-        with world.store.write(lease=world.lease) as tx:
-            now, latest = tx.task(task.id), tx.latest_attempt(task.id)
-            if now.state is not TaskState.ATTENTION or latest is None or latest.id != attempt.id:
-                return  # a person decided meanwhile
-            tx.move_task(task.id, TaskState.READY, expect={now.state}, reason=again)
+        world.move(task, TaskState.READY, reason=again)
         wait_before_retry(world, task, attempt)
-        world.announce(task, TaskState.READY, again)
 
     def failed(error: Exception) -> None:
         if not isinstance(error, CannotStart | RemoteError):
             raise error
-        _not_swept(world, task, error)
+        _not_swept(world, attempt, error)
 
     world.background.begin(
-        world, attempt.id, task.role or "", sweep,
+        world, attempt.id, attempt.host, sweep,
         done=swept, failed=failed, keep=True, brief=True,
     )  # fmt: skip
 
 
-def _not_swept(world: World, task: Task, error: CannotStart | RemoteError) -> None:
+def _not_swept(world: World, attempt: Attempt, error: CannotStart | RemoteError) -> None:
     if isinstance(error, Unreachable):  # asked again once it answers
-        world.unreachable(task.role or "", error)
+        world.unreachable(attempt.host, error)
     else:
+        task = world.store.snapshot().task(attempt.task)
         world.refuse(task, f"{task.id}: its lost attempt was not swept: {error}", error.hint)

@@ -56,7 +56,7 @@ def observe(world: World, snapshot: Snapshot) -> None:
             if not world.background.busy(attempt.id) and world.may_start:
                 resume_control(world, task, attempt)
         else:
-            by_role[task.role or ""].append((task, attempt))
+            by_role[attempt.host].append((task, attempt))
     gone = set(world.live) - {task.id for pairs in by_role.values() for task, _ in pairs}
     for task_id in gone:
         del world.live[task_id]

@@ -10,8 +10,9 @@ from remote import RemoteError
 from runbook.engine.observe import live_attempts, observe
 from runbook.errors import CannotStart, RunbookError
 from runbook.live import read_live, write_live
+from runbook.placement import where_it_runs
 from runbook.retries import after_loss
-from state import AttemptState, Snapshot, Task, TaskState
+from state import Attempt, AttemptState, Snapshot, Task, TaskState
 from state.graph import family_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def chosen(snapshot: Snapshot, name: str) -> list[Task]:
     live = {task.id for task, _ in live_attempts(snapshot)}
     found = []
     for task in snapshot.tasks:
-        asked = not name or name in (task.id, family_of(task.id), task.role)
+        where = where_it_runs(snapshot, task)
+        asked = not name or name in (task.id, family_of(task.id), where)
         if asked and (task.id in live or _is_unsure(snapshot, task)):
             found.append(task)
     return found
@@ -105,19 +107,19 @@ def _seen(world: World, before: Snapshot, after: Snapshot, task: Task) -> Seen:
     return Seen(
         task=task.id,
         attempt=attempt.id,
-        host=task.role or "",
+        host=attempt.host,
         before=f"{task.state.value}, {attempt.state.value}",
         after=f"{after.task(task.id).state.value}, {now.state.value}",
-        found=_found(world, after, task, attempt.id),
+        found=_found(world, after, attempt),
         then=after_loss(after, after.task(task.id)) or "",
     )
 
 
-def _found(world: World, snapshot: Snapshot, task: Task, attempt: str) -> str:
-    if task.role is None:
+def _found(world: World, snapshot: Snapshot, attempt: Attempt) -> str:
+    if not attempt.host:
         return "an action of the operator's side"
     try:
-        status = world.host_of(snapshot, task).poll([attempt])[attempt]
+        status = world.host_with(snapshot, attempt).poll([attempt.id])[attempt.id]
     except (RemoteError, CannotStart) as error:
         return f"unknown: {error}"
     return f"{status.state}{f': {status.reason}' if status.reason else ''}"

@@ -45,7 +45,7 @@ def look(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
 
     def hand(own: World) -> Issued:
         snapshot = own.store.snapshot()
-        host = own.host_of(snapshot, task)
+        host = own.host_with(snapshot, attempt)
         taken = own.hosts.secrets.take(snapshot, secrets_of(attempt))
         issued = issue(attempt.detail["job"].get("grants") or (), taken)
         hide(own, issued)
@@ -68,7 +68,7 @@ def look(world: World, task: Task, attempt: Attempt, status: JobStatus) -> None:
         world.warn_once(("keys", attempt.id, str(error)), text, error.hint, task.id)
 
     world.background.begin(
-        world, key, task.role or "", hand, done=handed, failed=failed, aside=True, brief=True
+        world, key, attempt.host, hand, done=handed, failed=failed, aside=True, brief=True
     )
 
 

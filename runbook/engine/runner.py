@@ -190,7 +190,7 @@ class Engine:
         self._stops = {name: self._stops.get(name, now) for name in stopping}
         for name, (task, attempt) in stopping.items():
             left = snapshot.meta.extra.get(PENDING_STOP + task.id) == name
-            if task.role and snapshot.host(task.role).unreachable_since:
+            if attempt.host and snapshot.host(attempt.host).unreachable_since:
                 continue  # at once when it answers
             if not left and now - self._stops[name] < STOP_TAKEN_OVER_S:
                 continue

@@ -67,10 +67,10 @@ def await_ready(world: World, task: Task, attempt: Attempt) -> None:
     world.background.begin(
         world,
         attempt.id,
-        task.role or "",
-        lambda own: ask(own.host_of(snapshot, task), attempt),
+        attempt.host,
+        lambda own: ask(own.host_with(snapshot, attempt), attempt),
         done=done,
-        failed=lambda error: world.silent(task, error),
+        failed=lambda error: world.silent(attempt, error),
     )
 
 

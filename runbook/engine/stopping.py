@@ -133,7 +133,7 @@ def stop_beside(
     again = retry_reason(task, attempt, cls) if then is TaskState.FAILED else None
 
     def stop(own: World) -> StopReport:
-        host = own.host_of(snapshot, task)
+        host = own.host_with(snapshot, attempt)
         return stop_attempt(
             own, task, attempt, host, then=then, reason=reason, cls=cls, again=again
         )
@@ -145,8 +145,8 @@ def stop_beside(
     if again:
         wait_before_retry(world, task, attempt)
     world.background.begin(
-        world, attempt.id, task.role or "", stop,
-        done=done, failed=lambda error: world.silent(task, error), keep=True,
+        world, attempt.id, attempt.host, stop,
+        done=done, failed=lambda error: world.silent(attempt, error), keep=True,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def stop_service(world: World, task_id: str) -> StopReport:
     attempt = live_attempt(snapshot, task)
     if attempt is None:
         return StopReport(state="stopped", survivors=(), evidence={"already": task.state.value})
-    host = world.hosts.of_role(snapshot, task.role or "")
+    host = world.host_with(snapshot, attempt)
     return stop_attempt(world, task, attempt, host, then=TaskState.DONE, reason="")
 
 

@@ -86,6 +86,10 @@ class World:
         """The connected host of a task. Raises CannotStart or Unreachable."""
         return self.hosts.of_role(snapshot, task.role or "")
 
+    def host_with(self, snapshot: Snapshot, attempt: Attempt) -> Host:
+        """That of an attempt: where it was launched, whatever its task says since an edit."""
+        return self.hosts.of_role(snapshot, attempt.host)
+
     def move(
         self,
         task: Task,
@@ -175,15 +179,15 @@ class World:
         text = f"{role}: its jobs cannot be looked at: {error}" if wrong else str(error)
         self.emit(Problem(text=text, hint=hint))
 
-    def silent(self, task: Task, error: Exception) -> None:
+    def silent(self, attempt: Attempt, error: Exception) -> None:
         """A look beside the loop failed: for want of an answer, or because of a mistake of ours."""
-        role = task.role or ""
+        role, task = attempt.host, attempt.task
         if isinstance(error, Unreachable):
             self.unreachable(role, error)
         elif isinstance(error, RemoteError):  # it answers, but not to this
             self.hosts.failed(role)
-            key = ("look", task.id, type(error).__name__)
-            self.warn_once(key, f"{task.id}: {role} cannot be asked: {error}", error.hint, task.id)
+            key = ("look", task, type(error).__name__)
+            self.warn_once(key, f"{task}: {role} cannot be asked: {error}", error.hint, task)
         else:
             raise error
 

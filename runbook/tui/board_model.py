@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runbook.families import Family, folded
+from runbook.placement import where_it_runs
 from runbook.tui import format as fmt
 from runbook.views import phase_title
 from state.telling import told_state
@@ -123,8 +124,9 @@ def word(view: View, task: Task) -> str:
 
 
 def host_of(view: View, task: Task) -> HostBinding | None:
-    """The machine a task's role is bound to."""
-    return next((host for host in view.snapshot.hosts if host.role == task.role), None)
+    """The machine on which a task runs, or that its role is bound to."""
+    role = where_it_runs(view.snapshot, task)
+    return next((host for host in view.snapshot.hosts if host.role == role), None)
 
 
 def seen(view: View, role: str | None) -> str | None:

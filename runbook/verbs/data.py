@@ -55,7 +55,7 @@ class DataVerbs(Writer):
         kept = self.workspace.private / "audits" / f"{attempt.id}.json"
         found = _kept(kept)
         if found is None:
-            host = self._hosts.of_role(snapshot, task.role or "")
+            host = self._hosts.of_role(snapshot, attempt.host)
             folder = str(task.out["path"])
             report = _parsed(host.read_file(f"{folder}/report.json", REPORT_BYTES), "report.json")
             rows = _parsed(host.read_file(f"{folder}/samples.json", SAMPLES_BYTES), "samples.json")
@@ -75,12 +75,12 @@ class DataVerbs(Writer):
         task = snapshot.task(task_id)
         attempt = snapshot.latest_attempt(task_id)
         folder = str((attempt.detail.get("out") or {}).get("path", "")) if attempt else ""
-        if task.step != "train" or not folder:
+        if task.step != "train" or attempt is None or not folder:
             raise RunbookError(
                 f"`{task_id}` has no checkpoints: it is a {task.step} step, {told_state(task)}.",
                 hint="`train` steps have, once they began.",
             )
-        host = self._hosts.of_role(snapshot, task.role or "")
+        host = self._hosts.of_role(snapshot, attempt.host)
         argv = ["sh", "-c", _LIST, "sh", folder]
         answer = host.transport.run(argv, timeout=CHECKPOINTS_S)
         return listed(folder, answer.out.decode("utf-8", "replace"))

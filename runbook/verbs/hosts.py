@@ -9,6 +9,7 @@ from remote import HostKeyChanged, HostKeyUnknown
 from runbook.engine.epochs import settle
 from runbook.engine.hosts import bound
 from runbook.errors import Exit, RunbookError
+from runbook.placement import where_it_runs
 from runbook.reasons import OTHER_KEY, WRONG_ANSWER
 from runbook.units import show_bytes
 from runbook.verbs.confirming import ConfirmVerbs
@@ -126,7 +127,8 @@ class HostVerbs(ConfirmVerbs):
         self._require_free()
         binding = self._bound(role)
         snapshot = self.snapshot()
-        live = [task.id for task in snapshot.tasks if task.role == role and task.state in RUNNING]
+        under_way = [task for task in snapshot.tasks if task.state in RUNNING]
+        live = [t.id for t in under_way if role in (t.role, where_it_runs(snapshot, t))]
         if live:
             raise RunbookError(
                 f"Cannot forget `{role}`: {', '.join(live)} may run on it.",

@@ -106,20 +106,21 @@ class JudgeVerbs(ConfirmVerbs):
         """Refuses what was done by a definition that differs in more than its checks."""
         # Its arguments are compared by the job that they make.
         now = {**task.definition, "with": None}
-        then = {**self._definition(task.id, attempt.definition_hash), "with": None}
+        then = {**self._definition_of(attempt), "with": None}
         other = sorted(
             key for key in (now.keys() | then.keys()) - JUDGEMENT if now.get(key) != then.get(key)
         )
         if other:
             raise _other_work(task, f"its {', '.join(f'`{key}`' for key in other)} changed")
 
-    def _definition(self, task_id: str, digest: str) -> Mapping[str, Any]:
-        """As it was when its digest was this one."""
-        for event in reversed(self.events(task=task_id, limit=-1)):
-            if "definition" in event.payload and event.payload["definition_hash"] == digest:
-                found: Mapping[str, Any] = event.payload["definition"]
-                return found
-        return {}
+    def _definition_of(self, attempt: Attempt) -> Mapping[str, Any]:
+        """As its task was defined when the attempt began."""
+        found: Mapping[str, Any] = {}
+        for event in self.events(task=attempt.task, limit=-1):
+            if event.subject == attempt.id:
+                break
+            found = event.payload.get("definition", found)
+        return found
 
 
 def judged_attempt(snapshot: Snapshot, task: Task) -> Attempt:

@@ -45,11 +45,11 @@ class LogVerbs(Writer):
         Only for output that no engine copies: see `Reader.copy_is_behind`.
         """
         snapshot = self.snapshot()
-        task, attempt = snapshot.task(task_id), snapshot.latest_attempt(task_id)
-        if attempt is None or task.role is None:
+        attempt = snapshot.latest_attempt(snapshot.task(task_id).id)
+        if attempt is None or not attempt.host:
             return Copied()
         try:
-            host = self._hosts.of_role(snapshot, task.role)
+            host = self._hosts.of_role(snapshot, attempt.host)
         except (RemoteError, RunbookError) as error:
             return Copied(problem=str(error), hint=error.hint)
         # A file system or a link may hang: the thread is left behind, the reader is not.
@@ -57,13 +57,13 @@ class LogVerbs(Writer):
         fetching.start()
         fetching.join(within_s)
         if fetching.is_alive():
-            self._hosts.failed(task.role)
+            self._hosts.failed(attempt.host)
             said = f"still on its way after {within_s:g} s" if fetching.state else "no answer"
-            return Copied(state=fetching.state, problem=f"{task.role}: {said}")
+            return Copied(state=fetching.state, problem=f"{attempt.host}: {said}")
         if isinstance(fetching.error, OSError):
             return Copied(state=fetching.state, problem=f"no copy here: {fetching.error}")
         if fetching.error is not None:
-            self._hosts.failed(task.role)
+            self._hosts.failed(attempt.host)
             return Copied(problem=str(fetching.error), hint=fetching.error.hint)
         return Copied(state=fetching.state)
 

@@ -169,14 +169,14 @@ class RunVerbs(ConfirmVerbs):
         if self.dry_run:
             self.would += [stopping(task, attempt)]
             return f"{task_id} would be stopped"
-        host = self._hosts.of_role(snapshot, task.role or "")
+        host = self._hosts.of_role(snapshot, attempt.host)
         reason = f"{STOPPED_BY}{self.store.actor}" + (f": {reason}" if reason else "")
         try:
             report = stop_attempt(
                 self._world(listen), task, attempt, host, then=TaskState.GATED, reason=reason
             )
         except Unreachable as error:
-            self._hosts.failed(task.role or "")
+            self._hosts.failed(attempt.host)
             with self.store.write() as tx:
                 tx.set_meta(PENDING_STOP + task_id, attempt.id)
             error.hint = f"the stop is written down: `run` sees it through; {error.hint}"
@@ -212,7 +212,7 @@ class RunVerbs(ConfirmVerbs):
         self._person_decides("supersede", task_id, reason)
         self._require_free(task_id)
         if attempt.detail.get("job"):
-            host = self._hosts.of_role(snapshot, task.role or "")
+            host = self._hosts.of_role(snapshot, attempt.host)
             host.burn(attempt.id)
             job = attempt.detail["job"]
             report = host.stop(attempt.id, grace_s=float(job["grace_s"]), ports=job["ports"])

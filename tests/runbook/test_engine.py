@@ -260,7 +260,7 @@ def test_deleted_results_are_found_by_verify_and_made_again(tmp_path: Path) -> N
     with make(tmp_path, CHAIN) as service:
         service.run()
         (tmp_path / "work" / "starts").unlink()
-        found = service.verify()
+        found = service.verify().tasks
         assert found["first"][0]["verdict"] == "fail"
         assert states(service) == {"first": "stale", "second": "done"}
         service.retry("first")

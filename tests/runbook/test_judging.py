@@ -68,6 +68,7 @@ def failed(tmp_path: Path) -> Path:
 
 
 def test_a_changed_check_is_asked_of_the_work_that_was_done(failed: Path) -> None:
+    edit(failed, TASKS.replace("max: 2", "max: 3")).close()  # says nothing of the work
     with edit(failed, LOOSE) as service:
         assert service.view().next.command == "runbook verify train"
         said = cli(failed, "verify", "train", RUNBOOK_ACTOR="ann")
