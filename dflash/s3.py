@@ -1,8 +1,8 @@
-"""The one way to S3: how a store is reached, a boto3 client for it, and its refusals as ours.
+"""The one way to S3: how a store is reached, a botocore client for it, and its refusals as ours.
 
 Everything of ours that speaks to S3 takes its client here, so that endpoint, region, addressing,
 repetitions, time limits and checksums are the same everywhere. Credentials come from where every
-S3 tool has them. boto3 is imported when a client is made.
+S3 tool has them. botocore is imported when a client is made.
 """
 
 from __future__ import annotations

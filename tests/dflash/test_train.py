@@ -63,7 +63,7 @@ def start(inputs: Path, out: Path, **changes: Any) -> subprocess.Popen[bytes]:
     config.write_text(json.dumps(options(inputs, out, **changes)))
     argv = [sys.executable, "-m", "dflash", "train", "--config", str(config)]
     with out.with_suffix(".err").open("wb") as err:
-        started.append(subprocess.Popen(argv, stderr=err, cwd=REPOSITORY))
+        started.append(subprocess.Popen(argv, stderr=err, cwd=REPOSITORY, start_new_session=True))
     return started[-1]
 
 
@@ -170,10 +170,11 @@ def test_any_split_trains_the_same_sequence(
 
 
 def test_sigterm_finishes_the_step_saves_and_exits_75(inputs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = start(inputs, out, colocated=False, targets=2, drafters=1, steps=100000)
+    """Sent to all of a job, as a stop does; the launcher passes it on to its ranks once more."""
+    out, split = tmp_path / "out", {"colocated": False, "targets": 2, "drafters": 1}
+    process = start(inputs, out, **split, steps=100000, micro_batches=40, save_every=100000)
     until(lambda: steps_done(out) >= 2, "two steps", process)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=DEADLINE_S) == 75
     newest = (out / "latest").read_text().strip()
     assert newest == f"step-{steps_done(out):06d}"
