@@ -84,9 +84,9 @@ async def test_the_screen_asks_and_nothing_keeps_it(locked: Sshd, tmp_path: Path
     async with driven(app) as pilot:
         await bind(app, pilot, target)
         await answer(app, pilot, "wrong")
-        await wait_until(
-            lambda: isinstance(app.screen, PassphraseScreen) and app.screen.again, "again"
-        )
+        await in_front(app, PassphraseScreen)
+        assert isinstance(app.screen, PassphraseScreen)
+        assert app.screen.again
         assert app.screen.query_one(Input).password
         await answer(app, pilot, SECRET)
         await wait_until(lambda: not app.bridge.busy, "the binding", seconds=60)
