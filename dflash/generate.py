@@ -29,6 +29,7 @@ from dflash.quarantine import FILE as QUARANTINE
 from dflash.quarantine import Quarantine
 from dflash.s3 import S3, KeysExpired, StoreOptions
 from dflash.s3_store import S3Store
+from dflash.sampling import refuse_impossible
 from dflash.servers import ServerList
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _add_limits(add: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in ("concurrency", "shard_rows", "max_tokens", "attempts", "limit", "total_tokens"):
+    refuse_impossible(args, positive=("request_timeout", "give_up_after"))
+    for name in ("concurrency", "shard_rows", "attempts", "limit", "total_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value} is less than one")
     if args.audit_after < 0:

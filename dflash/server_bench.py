@@ -27,6 +27,7 @@ from dflash.files import read_json, write_json, write_text
 from dflash.outcomes import Refused, Unavailable
 from dflash.progress import Progress, write_out
 from dflash.prompts import load_prompts
+from dflash.sampling import refuse_impossible
 from dflash.server_process import NotServing, counters, get, pools, ratios, served
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     variants = [_variant(text) for text in args.variant]
     if len({one.name for one in variants}) < len(variants):
         raise UsageError("two variants have one name")
+    refuse_impossible(args, positive=("request_timeout", "ready_within"))
     if min(args.concurrency) < 1 or args.limit < 1:
         raise UsageError("--concurrency and --limit start at 1")
     prompts = load_prompts(args.prompts, limit=args.limit)

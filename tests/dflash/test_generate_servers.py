@@ -272,6 +272,15 @@ def test_no_server_at_all(tmp_path, prompts):
         (["--limit", "0"], "--limit 0 is less than one"),
         (["--total-tokens", "0"], "--total-tokens 0 is less than one"),
         (["--out", __file__], "is a file"),
+        (["--temperature", "-1"], "--temperature is -1\n  It is a number at least 0."),
+        (["--temperature", "nan"], "--temperature is nan"),
+        (["--top-p", "7"], "--top-p is 7\n  It is a number from 0 to 1."),
+        (["--min-p", "-0.1"], "--min-p is -0.1"),
+        (["--top-k", "0"], "--top-k is 0"),
+        (["--max-tokens", "0"], "--max-tokens is 0"),
+        (["--presence-penalty", "inf"], "--presence-penalty is inf"),
+        (["--request-timeout", "0"], "--request-timeout is 0"),
+        (["--give-up-after", "nan"], "--give-up-after is nan"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path, prompts, extra, said):

@@ -114,6 +114,8 @@ def test_a_stopped_bench_leaves_no_server(tmp_path: Path) -> None:
         (["--variant", "{}"], "--variant {} is none"),
         (["--concurrency", "0"], "start at 1"),
         (["--limit", "0"], "start at 1"),
+        (["--top-p", "2"], "--top-p is 2"),
+        (["--ready-within", "-1"], "--ready-within is -1"),
     ],
 )
 def test_wrong_input_is_told(tmp_path: Path, words: list[str], said: str) -> None:
