@@ -86,6 +86,8 @@ def sync(
         return growing.tell()
     growing = Growing(folder, url, options, settle_s=settle_s, progress=progress)
     pause = every_s
+    missing = "" if folder.is_dir() else ", which is not there yet,"
+    progress.emit("phase", message=f"follows {folder}{missing} until {until}")
     while not is_there(folder, until):
         before = keys.newest()
         try:

@@ -103,18 +103,23 @@ def test_a_bucket_that_is_not_there_is_told_of_an_empty_folder(s3: Any, tmp_path
         sync(tmp_path, "s3://no-such-bucket-xyz/aa", OPTIONS, progress=QUIET)
 
 
-def test_until_the_end_that_was_named(s3: Any, tmp_path: Path) -> None:
+def test_until_the_end_that_was_named(
+    s3: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, url = tmp_path / "out", f"s3://{s3.bucket}/x"
+    loud = Progress(echo=sys.stderr)
     ended: list[dict[str, Any]] = []
 
     def follow() -> None:
         ended.append(
             sync(folder, url, OPTIONS, until="manifest.json:complete", every_s=0.05,
-                 settle_s=0, progress=QUIET)
+                 settle_s=0, progress=loud)
         )  # fmt: skip
 
     following = threading.Thread(target=follow)
     following.start()
+    said = f"follows {folder}, which is not there yet, until manifest.json:complete"
+    wait_for(lambda: said in capsys.readouterr().err, what="what it waits for to be said")
     write(folder / "shard-0.jsonl", "a")
     write(folder / "manifest.json", json.dumps({"complete": False}))
     wait_for(lambda: "shard-0.jsonl" in names(s3), limit_s=60, what="the first shard there")
