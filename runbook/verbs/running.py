@@ -248,7 +248,8 @@ class RunVerbs(ConfirmVerbs):
             self.would.append(f"burn attempt {lost.id}, then {stopping(task, lost)}")
             unseen.append("what is left of it there")
         if unseen:
-            about = ", ".join((f"whether {task.role} answers", *unseen))
+            host = lost.host if lost is not None else task.role
+            about = ", ".join((f"whether {host} answers", *unseen))
             self.would.append(f"find out only then, as nothing was asked of it now: {about}")
         if lost is None:
             return task

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from remote import Host, StopReport, Unreachable
+from runbook.engine import runner
 from runbook.engine.events import Problem
+from runbook.engine.stopping import stop_attempt
 from runbook.plan import load_text
 from runbook.service import Service
+from state import AttemptState, FailureClass, TaskState
 from tests.support.deadline import wait_for
 from tests.support.workspaces import HEAD, cli, left_running, make, parent_of, states
 
@@ -26,7 +29,7 @@ TASKS = """\
     step: shell
     with:
       sh: "cd ${host.work}; test -e pid && exit; echo $$ > pid; exec sleep 300"
-    retry: {max: 1, on: [lost_supervisor_died]}
+    retry: {max: 1, on: [lost_supervisor_died, time_limit]}
 """
 AGAIN = "retry 1 of 1 after lost_supervisor_died"
 
@@ -98,6 +101,29 @@ def test_an_engine_that_was_killed_before_it_had_swept_is_made_good(
     assert result.outcome == "done", "it waits for a silent host, as for any"
     assert told == ["the link was cut"]
     assert service.snapshot().host("box").unreachable_since is None
+
+
+def test_a_stop_of_a_killed_engine_counts_as_what_it_was_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that stood still is stopped, and tried again by its policy, also by the next engine."""
+
+    def cut() -> None:
+        raise Unreachable("the engine was killed here")
+
+    with make(tmp_path, TASKS) as service:
+        left_running(service, tmp_path)
+        task, attempt = service.snapshot().task("doomed"), service.snapshot().attempts[0]
+        host = service._hosts.of_role(service.snapshot(), "box")
+        how = {"then": TaskState.FAILED, "reason": "stalled", "cls": FailureClass.TIME_LIMIT}
+        with monkeypatch.context() as killed:
+            beside(killed, cut)
+            with pytest.raises(Unreachable):
+                stop_attempt(service._world(), task, attempt, host, **how)
+        monkeypatch.setattr(runner, "STOP_TAKEN_OVER_S", 0.0)
+        assert service.run().outcome == "done"
+        first, second = service.snapshot().attempts_of("doomed")
+        assert (first.cls, second.state) == (FailureClass.TIME_LIMIT, AttemptState.VERIFIED)
 
 
 def test_what_is_still_there_keeps_it_from_being_tried_again(
