@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 STATE, PROVENANCE, LATEST, BEST = "training_state.pt", "provenance.json", "latest", "best"
 PARTIAL = ".partial-"
+NAME = re.compile(r"step-\d{6,}")
 
 
 def save_checkpoint(
@@ -103,8 +105,9 @@ def _drop(out: Path, keep: int, held: Collection[str]) -> int:
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """Complete ones, oldest first."""
-    return sorted(path for path in out.glob("step-*") if path.is_dir())
+    """Complete ones, oldest first. A copy that is kept beside them by another name is none."""
+    found = [path for path in out.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def latest_checkpoint(out: Path) -> Path | None:

@@ -59,6 +59,12 @@ def check_resume(
 ) -> Resumed:
     """Refuse another run under this one's name, each difference by its own."""
     saved = read_json(folder / PROVENANCE, "checkpoint's provenance")
+    lacks = [name for name in ("step", "total", "config") if name not in saved]
+    if lacks:
+        raise DflashError(
+            f"{folder / PROVENANCE} has no {', '.join(lacks)}.",
+            f"Remove {folder} to resume from the one before it.",
+        )
     step, before = int(saved["step"]), int(saved["total"])
     warmup = int(saved.get("warmup", warmup_steps(before, config)))
     changes = contract_changes(saved["config"], config)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from dflash.train_config import TrainConfig
 
 
+SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+"""What a drafter's shape follows from, whatever the target."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything about a run that follows from its options and inputs; equal on every rank."""
@@ -120,7 +124,15 @@ def target_weights(config: TrainConfig) -> TargetWeights | RandomWeights:
     from dflash.random_target import RandomWeights
     from dflash.target_weights import TargetWeights
 
-    return RandomWeights(config.target) if config.random_weights else TargetWeights(config.target)
+    found = RandomWeights(config.target) if config.random_weights else TargetWeights(config.target)
+    text = found.config.get("text_config", found.config)
+    lacks = [name for name in SHAPE if name not in text]
+    if lacks:
+        raise InputInvalid(
+            f"the config.json of {config.target} has no {', '.join(lacks)}.",
+            "Use the one it was published with.",
+        )
+    return found
 
 
 def frozen_target(config: TrainConfig, types: Types) -> Any:

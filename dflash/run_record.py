@@ -5,13 +5,15 @@ Only the leading drafter rank has one that writes.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import curves, keys
-from dflash.checkpoint import BEST, latest_checkpoint, provenance_of, save_checkpoint
+from dflash.checkpoint import BEST, PROVENANCE, latest_checkpoint, provenance_of, save_checkpoint
+from dflash.errors import DflashError
 from dflash.files import read_json, write_json, write_text
 from dflash.progress import Progress, parse_line
 from dflash.resume import MEASURE
@@ -164,13 +166,17 @@ class RunRecord:
     def _is_best(self, name: str) -> str:
         """The name of the best checkpoint once this one is saved; empty when none was scored."""
         path = self.out / BEST
-        before = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        before = before.strip()
         if not self.scores:
             return before
-        if before and (self.out / before / "provenance.json").is_file() and before != name:
-            facts = read_json(self.out / before / "provenance.json", "checkpoint's provenance")
+        if before and before != name:
+            facts: dict[str, Any] = {}
+            with contextlib.suppress(DflashError):  # gone or torn: that one is not the best
+                facts = read_json(self.out / before / PROVENANCE, "checkpoint's provenance")
             known = facts.get("heldout", {}).get("heldout_acceptance", 0.0)
-            alike = all(facts["config"].get(k) == getattr(self.config, k) for k in MEASURE)
+            measure = facts.get("config", {})
+            alike = all(measure.get(k) == getattr(self.config, k) for k in MEASURE)
             if alike and known >= self.scores["heldout_acceptance"]:
                 return before
         return name

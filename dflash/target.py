@@ -37,6 +37,7 @@ def load_target(
     attention: str = "sdpa",
 ) -> Any:
     """The causal language model in a local folder, frozen and in evaluation mode."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     folder = Path(folder)
@@ -45,7 +46,7 @@ def load_target(
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=attention, local_files_only=True
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputInvalid(
             f"{folder} does not load as a causal language model: {str(error)[:300]}",
             "It needs config.json and safetensors weights of an architecture transformers knows.",

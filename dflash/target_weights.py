@@ -6,7 +6,7 @@ A drafter rank needs the target's embedding and head and nothing else: 2.5 of 54
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import functional
 
@@ -32,32 +32,49 @@ class TargetWeights:
         self._files = self._find_files()
 
     def _find_files(self) -> dict[str, str]:
-        from safetensors import safe_open
-
         if (self.folder / INDEX).is_file():
-            return dict(read_json(self.folder / INDEX, "index of weights")["weight_map"])
+            found = dict(read_json(self.folder / INDEX, "index of weights").get("weight_map", {}))
+            lacks = [name for name in sorted({*found.values()}) if not self._has(name)]
+            if lacks or not found:
+                raise InputInvalid(
+                    f"{self.folder} is not whole: of its files of weights {len(lacks)} are missing"
+                    f"{', ' if lacks else ''}{', '.join(lacks[:3])}.",
+                    "Fetch it again.",
+                )
+            return found
         if not (self.folder / SINGLE).is_file():
             raise InputInvalid(
                 f"{self.folder} has neither {INDEX} nor {SINGLE}.",
                 "The target must be a local folder with safetensors weights.",
             )
-        with safe_open(self.folder / SINGLE, framework="pt") as opened:
+        with _opened(self.folder / SINGLE) as opened:
             return dict.fromkeys(opened.keys(), SINGLE)
 
-    def find(self, name: str) -> Tensor | None:
-        from safetensors import safe_open
+    def _has(self, name: str) -> bool:
+        return (self.folder / name).is_file()
 
+    def find(self, name: str) -> Tensor | None:
         full = next((p + name for p in PREFIXES if p + name in self._files), None)
         if full is None:
             return None
-        with safe_open(self.folder / self._files[full], framework="pt") as opened:
-            return opened.get_tensor(full)
+        with _opened(self.folder / self._files[full]) as opened:
+            found: Tensor = opened.get_tensor(full)
+        return found
 
     def get(self, name: str) -> Tensor:
         found = self.find(name)
         if found is None:
             raise InputInvalid(f"{self.folder} has no tensor {name}.", "Is the target whole?")
         return found
+
+
+def _opened(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise InputInvalid(f"Cannot read {path}: {error}", "Fetch the file again.") from error
 
 
 class TargetEnds:

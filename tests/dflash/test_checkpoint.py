@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from dflash import checkpoint
-from dflash.checkpoint import latest_checkpoint, load_state, remove_partial, save_checkpoint
+from dflash.checkpoint import (
+    checkpoints,
+    latest_checkpoint,
+    load_state,
+    remove_partial,
+    save_checkpoint,
+)
 from dflash.drafter import Drafter, load_drafter
 from dflash.errors import DflashError
 from dflash.optim import PATIENCE, Optimiser
@@ -64,6 +70,14 @@ def test_a_full_disk_leaves_the_previous_one(
     assert [p.name for p in tmp_path.glob("*step*")] == ["step-000001"]
     save(tmp_path, 2)
     assert (latest_checkpoint(tmp_path) or tmp_path).name == "step-000002"
+
+
+def test_a_copy_that_someone_keeps_is_no_checkpoint(tmp_path: Path) -> None:
+    for name in ("step-000002", "step-000002-good", "step-abc", "step-999999", "step-1000000"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "step-000002", "step-999999", "step-1000000",
+    ]  # fmt: skip
 
 
 def test_what_a_kill_left_half_written_is_no_checkpoint(tmp_path: Path) -> None:

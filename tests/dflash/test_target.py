@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dflash.errors import DflashError
+from dflash.errors import DflashError, InputInvalid
 from dflash.target import StatesNotFinite, TargetTaps, load_target
 from dflash.target_weights import TargetEnds, TargetWeights
 from tests.support.tiny_targets import HIDDEN, LAYERS, VOCAB, save_tiny_target, tiny_target
@@ -129,3 +130,24 @@ def test_want_of_memory_is_not_taken_for_other_layers(monkeypatch: pytest.Monkey
 def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(DflashError, match=r"config\.json"):
         load_target(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["torn", "missing", "one of two torn"])
+def test_weights_that_did_not_come_whole_are_named(tmp_path: Path, damage: str) -> None:
+    folder = save_tiny_target(tmp_path / "target", "llama")
+    whole = folder / "model.safetensors"
+    names = list(load_file(whole))
+    if damage == "torn":
+        whole.write_bytes(whole.read_bytes()[:5])
+    else:
+        first, second = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+        whole.rename(folder / first)
+        weight_map = dict.fromkeys(names, first) | {names[-1]: second}
+        index = {"metadata": {}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        if damage != "missing":
+            (folder / second).write_bytes(b"\x10")
+    with pytest.raises(InputInvalid, match="model.safetensors" if damage == "torn" else "00002"):
+        TargetWeights(folder).get(names[-1])
+    with pytest.raises(InputInvalid, match="target"):
+        load_target(folder)

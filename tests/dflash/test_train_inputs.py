@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,13 @@ def test_ids_beyond_the_target_s_vocabulary_are_refused(inputs: Path, tmp_path: 
             (tmp_path / "target" / file.name).symlink_to(file)
     (tmp_path / "target" / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
     with pytest.raises(InputInvalid, match=r"token .* 60 rows"):
+        run(inputs, tmp_path / "out", target=str(tmp_path / "target"))
+
+
+def test_a_config_that_gives_no_shape_is_named(inputs: Path, tmp_path: Path) -> None:
+    shutil.copytree(inputs / "target", tmp_path / "target")
+    (tmp_path / "target" / "config.json").write_text('{"vocab_size": 128, "hidden_size": 64}')
+    with pytest.raises(InputInvalid, match="has no num_hidden_layers, num_attention_heads"):
         run(inputs, tmp_path / "out", target=str(tmp_path / "target"))
 
 

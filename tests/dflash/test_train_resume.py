@@ -163,6 +163,18 @@ def test_scores_of_other_held_out_documents_are_not_compared(inputs: Path, tmp_p
     path.write_text(json.dumps(facts))
     assert Path(run(inputs, out, steps=2, eval_docs=6, **common)["best"]).name == "step-000001"
     assert Path(run(inputs, out, steps=3, eval_docs=5, **common)["best"]).name == "step-000003"
+    path.write_text("{torn")  # and one that is damaged keeps nobody from saving
+    (out / "best").write_text("step-000001\n")
+    assert Path(run(inputs, out, steps=4, eval_docs=5, **common)["best"]).name == "step-000004"
+
+
+def test_provenance_that_says_nothing_is_told(inputs: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    (out / "train.json").unlink()
+    (out / "step-000003" / "provenance.json").write_text("{}")
+    with pytest.raises(DflashError, match=r"provenance\.json has no step, total, config"):
+        run(inputs, out, steps=3)
 
 
 def test_another_target_of_the_same_shape_is_refused(
