@@ -146,13 +146,19 @@ def binding_of(
     """The record of what was said of a machine, with what was left unsaid filled in.
 
     Raises:
-        RunbookError: it names no machine, or no moment.
+        RunbookError: it names no machine, no moment, or a folder that is anywhere.
         RemoteError: the key file is none that ssh would take.
     """
     from state import HostBinding
 
     port, identity, root, work = of_it["port"], of_it["identity"], of_it["root"], of_it["work"]
     price, until = of_it["usd_per_hour"], moment_of(of_it["ends_at"])
+    for name, folder in (("root", root), ("work", work)):
+        if folder and not folder.startswith(("/", "~/")):
+            raise RunbookError(
+                f"--{name} {folder} is no absolute path.",
+                hint=f"Write /{folder}, or ~/{folder} for one in the home of its user.",
+            )
     if target == "local":
         if identity:
             raise RunbookError("This machine needs no key.", hint="Leave -i out.")

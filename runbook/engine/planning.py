@@ -71,8 +71,8 @@ def make_context(
     return StepContext(
         host=host,
         host_name=task.role or "",
-        root=binding.root if binding else "",
-        work=binding.work if binding else "",
+        root=at_home(binding.root, binding.facts) if binding else "",
+        work=at_home(binding.work, binding.facts) if binding else "",
         workspace=world.workspace.root,
         task_id=task.id,
         facts=binding.facts if binding else {},
@@ -82,6 +82,13 @@ def make_context(
         log=lambda text: world.emit(Info(text=text)),
         host_kind=binding.kind if binding else "local",
     )
+
+
+def at_home(folder: str, facts: Mapping[str, Any]) -> str:
+    """With the home of the host's user in it: a job's words pass through no shell there."""
+    home = facts.get("home")
+    known = isinstance(home, str) and home.startswith("/")
+    return f"{str(home).rstrip('/')}{folder[1:]}" if known and folder[:2] in ("~", "~/") else folder
 
 
 def plan_task(task: Task, context: StepContext) -> StepPlan:
