@@ -53,7 +53,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def test_first_the_edit_is_settled_then_the_gate_is_asked(service: Service) -> None:
     folder = service.workspace.root
     assert service.view().next.command == "runbook retry fetch --below"
-    assert "first settle fetch: it is stale" in cli(folder, "gate", "list").stdout
+    listed = " ".join(cli(folder, "gate", "list").stdout.split())
+    assert "first settle fetch: it is stale" in listed
     service.approve("publish", "looks good")
     ended = cli(folder, "run")
     assert ended.returncode != Exit.OK
