@@ -9,12 +9,18 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from remote.ssh import SshTransport
+from runbook.cli.host_binding import binding_of
+from runbook.engine import hosts
+from tests.support.sshd import running_sshd
 from tests.support.workspaces import cli, make, states
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from remote import HostTarget, Transport
 
 TASKS = """\
   make:
@@ -30,6 +36,7 @@ TASKS = """\
     step: upload
     with: {venv: PREFIX, source: "${host.work}", url: "file://${host.work}-there"}
 """
+ONE = TASKS[: TASKS.index("  copy:")]
 
 
 def test_a_job_gets_the_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +47,24 @@ def test_a_job_gets_the_folder_itself(tmp_path: Path, monkeypatch: pytest.Monkey
         assert service.run().outcome == "done", states(service)
         assert (tmp_path / "home/data/made").exists()
         assert (tmp_path / "home/data-there/made").exists()
+        assert not list(tmp_path.rglob("~"))
+
+
+def test_a_machine_that_is_bound_with_nothing_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_sshd(tmp_path / "sshd") as server, make(tmp_path / "w", ONE) as service:
+
+        def open_transport(target: HostTarget) -> Transport:
+            return SshTransport(target, config=server.client_config)
+
+        monkeypatch.setattr(hosts, "open_transport", open_transport)
+        unsaid = {"port": server.port, "identity": "", "root": "", "work": "",
+                  "usd_per_hour": None, "ends_at": None}  # fmt: skip
+        bound = binding_of("box", f"{server.user}@127.0.0.1", service.workspace, **unsaid)
+        service.bind("box", bound)
+        assert service.run().outcome == "done", states(service)
+        assert (server.folder / "home/.runbook/work/made").exists()
         assert not list(tmp_path.rglob("~"))
 
 
