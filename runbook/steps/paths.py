@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
 BUNDLED = "bundled:"
+PLUGINS = "plugins"
+"""In place of a bundle: those that are source folders for pip."""
 ABSOLUTE = "an absolute path, such as ${host.work}/NAME"
 
 HostPath = Annotated[str, Shape(r"^(/|\$\{)", ABSOLUTE)]
@@ -50,9 +52,6 @@ class Known:
             meant = get_close_matches(name, known, n=1, cutoff=0.5) or known
             raise ValueError(f"{value!r} does not come with runbook; write {_either(meant)}")
         return value
-
-
-PLUGINS = "plugins"
 
 
 @cache
