@@ -25,8 +25,9 @@ test: dev serve oracles system check  ## set up, then lint, types, import contra
 	RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python DFLASH_ORACLE_PYTHON=$(ENVS)/oracles/bin/python \
 	  $(ENVS)/dev/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-soak: dev serve system  ## long campaigns: all faults, many more kills (RUNBOOK_KILLS, _FAULTS, _SEED)
-	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults tests/dflash/test_generate_kills.py
+soak: dev serve system  ## long campaigns: all faults, many more kills (RUNBOOK_KILLS, _FAULTS, _DECISIONS, _SEED)
+	RUNBOOK_KILLS=$${RUNBOOK_KILLS:-1000} RUNBOOK_FAULTS=$${RUNBOOK_FAULTS:-5} RUNBOOK_DECISIONS=$${RUNBOOK_DECISIONS:-600} \
+	  $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/faults tests/dflash/test_generate_kills.py
 	RUNBOOK_TRANSFER_BYTES=1073741824 RUNBOOK_LOG_BYTES=10737418240 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/remote/test_transfer.py tests/remote/test_logs.py
 	RUNBOOK_SOAK=1 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/tui/test_soak.py
 	RUNBOOK_SOAK=1 RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/serving tests/runbook/test_two_hosts.py
