@@ -47,8 +47,10 @@ class Known:
 
     def _judged(self, value: str) -> str:
         name = value.removeprefix(BUNDLED)
+        if not value.startswith(BUNDLED) or "${" in name:
+            return value
         known = _names(self.bundle)
-        if value.startswith(BUNDLED) and "${" not in name and name not in known:
+        if name not in known:
             meant = get_close_matches(name, known, n=1, cutoff=0.5) or known
             raise ValueError(f"{value!r} does not come with runbook; write {_either(meant)}")
         return value
