@@ -77,7 +77,8 @@ class DataVerbs(Writer):
         folder = str((attempt.detail.get("out") or {}).get("path", "")) if attempt else ""
         if task.step != "train" or attempt is None or not folder:
             raise RunbookError(
-                f"`{task_id}` has no checkpoints: it is a {task.step} step, {told_state(task)}.",
+                f"`{task_id}` has no checkpoints: its step is `{task.step}`, "
+                f"and it is {told_state(task)}.",
                 hint="`train` steps have, once they began.",
             )
         host = self._hosts.of_role(snapshot, attempt.host)
@@ -107,7 +108,7 @@ def listed(folder: str, text: str) -> tuple[Checkpoint, ...]:
 def _nothing(task: Task) -> RunbookError:
     if task.step != "audit":
         return RunbookError(
-            f"`{task.id}` is no audit, it is a {task.step} step.",
+            f"`{task.id}` is no audit, its step is `{task.step}`.",
             hint="`runbook status` lists the tasks.",
         )
     return RunbookError(

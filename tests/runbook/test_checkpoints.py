@@ -75,7 +75,7 @@ def test_before_the_first_there_are_none(service: Service, tmp_path: Path) -> No
 def test_only_training_has_some(service: Service, tmp_path: Path) -> None:
     ended = cli(tmp_path / "w", "checkpoints", "other")
     assert ended.returncode == 2
-    assert "is a shell step" in ended.stderr
+    assert "its step is `shell`" in ended.stderr
 
 
 def test_odd_lines_are_passed_over() -> None:
