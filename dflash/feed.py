@@ -1,11 +1,11 @@
 """How states get from the target to a drafter: in place, or point to point into a ring.
 
 Both ends derive the same sequence of micro-batches, so a message carries states and four numbers.
-A drafter grants its targets one micro-batch for each ring buffer it has freed; a target therefore
-works ahead by the ring's depth and no further, and the next forward overlaps the current step.
+A drafter grants its targets one micro-batch for each buffer it has freed; a target therefore works
+ahead by `ring` micro-batches and no further, and the next forward overlaps the current step.
 
 Between a target and a drafter, for micro-batch g: credit (drafter -> target, except for the first
-`ring` ones), then header and states (target -> drafter).
+ones, one for each buffer), then header and states (target -> drafter).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dflash.errors import DflashError
 from dflash.out_of_memory import is_out_of_memory
 from dflash.packing import forwards
 from dflash.stopwatch import Span, mark
+from dflash.train_config import ring_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,9 +49,15 @@ class Schedule:
     targets: int
     drafters: int
     ring: int
+    """Micro-batches that a target may work ahead."""
     first: int
     """The first micro-batch of this run: 0, or where the checkpoint left off."""
     end: int
+
+    @property
+    def buffers(self) -> int:
+        """Of each drafter."""
+        return ring_buffers(self.ring, self.targets, self.drafters)
 
     def target_of(self, g: int) -> int:
         return g % self.targets
@@ -60,17 +67,17 @@ class Schedule:
 
     def ahead(self, g: int) -> int:
         """The micro-batch whose buffer is the one that g has freed."""
-        return g + self.ring * self.drafters
+        return g + self.buffers * self.drafters
 
     def needs_credit(self, g: int) -> bool:
-        return g >= self.first + self.ring * self.drafters
+        return g >= self.first + self.buffers * self.drafters
 
     def of_target(self, target: int) -> Iterator[int]:
         return (g for g in range(self.first, self.end) if self.target_of(g) == target)
 
     def first_ungranted(self, consumed: int, target: int) -> int:
         """The next micro-batch of this target when all before `consumed` are done everywhere."""
-        g = max(consumed, self.first) + self.ring * self.drafters
+        g = max(consumed, self.first) + self.buffers * self.drafters
         return g + (target - g) % self.targets
 
 
@@ -148,12 +155,12 @@ class RingFeed:
         device: torch.device,
     ) -> None:
         self.schedule, self.drafter, self.batches = schedule, drafter, batches
-        shape = (schedule.ring, batches.max_tokens, width)
+        shape = (schedule.buffers, batches.max_tokens, width)
         self.buffers = torch.empty(shape, dtype=dtype, device=device)
-        self.headers = torch.zeros(schedule.ring, HEADER, dtype=torch.long)
+        self.headers = torch.zeros(schedule.buffers, HEADER, dtype=torch.long)
         self._receiving: dict[int, list[dist.Work]] = {}
         self._credits: deque[tuple[dist.Work, Tensor]] = deque()
-        for i in range(schedule.ring):
+        for i in range(schedule.buffers):
             self._receive(schedule.first + self._offset() + i * schedule.drafters)
 
     def _offset(self) -> int:
@@ -161,7 +168,7 @@ class RingFeed:
         return (self.drafter - self.schedule.first) % self.schedule.drafters
 
     def _slot(self, g: int) -> int:
-        return (g // self.schedule.drafters) % self.schedule.ring
+        return (g // self.schedule.drafters) % self.schedule.buffers
 
     def _receive(self, g: int) -> None:
         if g >= self.schedule.end:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dflash.plan_inputs import GIB
 from dflash.plan_report import PlanReport, Table, gib
 from dflash.plan_shapes import LINEAR, drafter_parameters
+from dflash.train_config import ring_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +69,9 @@ def target_memory(work: Work, capacity: float) -> RoleMemory:
     )
 
 
-def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMemory:
+def drafter_memory(
+    work: Work, capacity: float, *, targets: int = 1, drafters: int = 1
+) -> RoleMemory:
     """Weights and optimiser, the target's embedding and head, saved activations, states received.
 
     Source of the optimiser's part: bf16 weight and gradient, fp32 master and two fp32 moments (2 +
@@ -92,7 +95,7 @@ def drafter_memory(work: Work, capacity: float, *, drafters: int = 1) -> RoleMem
             + tokens * context_bytes(work),
             "head chunk": work.head_chunk_rows * drafter.vocab_size * LOGIT_BYTES
             + 2 * BF16 * block_tokens * drafter.hidden_size,
-            "states": work.ring * tokens * work.state_bytes(),
+            "states": ring_buffers(work.ring, targets, drafters) * tokens * work.state_bytes(),
         },
         capacity=capacity,
     )

@@ -119,7 +119,7 @@ def divided(work: Work, machine: Machine, targets: int, drafters: int) -> Split:
     capacity = machine.gpu.memory_gib * GIB
     margins = (
         target_memory(work, capacity).margin,
-        drafter_memory(work, capacity, drafters=drafters).margin,
+        drafter_memory(work, capacity, targets=targets, drafters=drafters).margin,
     )
     return Split(
         targets=targets,

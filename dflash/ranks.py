@@ -32,6 +32,7 @@ POLL_S = 0.05
 SETTLE_S = 2.0
 """After the first death, time for the others to say what they saw: the cause may come second."""
 GRACE_S = 8.0
+P2P_CHANNELS = 4
 PARENT = "DFLASH_LAUNCHER_PID"
 TORCHRUN_GRACE, MARGIN_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 5.0
 """How long torchrun waits after SIGTERM before it kills, if it is told by its environment; and what
@@ -182,7 +183,7 @@ def launch(config: TrainConfig, config_file: Path, out: Path, *, lock: int) -> N
     try:
         with StopRequest() as stop:
             for rank in range(world):
-                environment = _environment(rank, world, rendezvous)
+                environment = _environment(Role.of(config, rank), rendezvous)
                 argv = [sys.executable, "-m", "dflash.train", str(config_file)]
                 started.append(subprocess.Popen(argv, env=environment, pass_fds=(lock,)))
             _watch(config, out, started, stop)
@@ -191,7 +192,8 @@ def launch(config: TrainConfig, config_file: Path, out: Path, *, lock: int) -> N
         rendezvous.unlink(missing_ok=True)
 
 
-def _environment(rank: int, world: int, rendezvous: Path) -> dict[str, str]:
+def _environment(role: Role, rendezvous: Path) -> dict[str, str]:
+    world = role.world
     threads = str(max(1, (os.cpu_count() or 1) // world))
     defaults = {
         "OMP_NUM_THREADS": threads,
@@ -200,17 +202,24 @@ def _environment(rank: int, world: int, rendezvous: Path) -> dict[str, str]:
     }
     return {
         **defaults,
-        # A transfer that waits for its other end spins on its multiprocessors; a few suffice.
-        "NCCL_MAX_P2P_NCHANNELS": "4",
+        "NCCL_MAX_P2P_NCHANNELS": str(_channels(role)),
         "GLOO_SOCKET_IFNAME": "lo",  # all ranks are here; listen nowhere else
         "NCCL_SOCKET_IFNAME": "lo",
         **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "RANK": str(role.rank),
+        "LOCAL_RANK": str(role.rank),
         "WORLD_SIZE": str(world),
         "DFLASH_RENDEZVOUS": f"file://{rendezvous.resolve()}",
         PARENT: str(os.getpid()),
     }
+
+
+def _channels(role: Role) -> int:
+    """Multiprocessors on which a transfer waits for its other end, spinning.
+
+    A few suffice for one target's states; a drafter that several feed waits for each at once.
+    """
+    return max(1, P2P_CHANNELS // max(1, -(-role.targets // role.drafters)))
 
 
 def _watch(

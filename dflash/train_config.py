@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 HELD_OUT = "heldout"
 
 
+def ring_buffers(ring: int, targets: int, drafters: int) -> int:
+    """Buffers in which a drafter receives: enough for each target to work `ring` ahead.
+
+    Where several targets feed one drafter, fewer would let some of them wait for a free one.
+    """
+    return max(ring, -(-ring * targets // drafters))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """One training run. `RESUME_CONTRACT` names what a resumed run may not change."""
@@ -92,6 +100,7 @@ class TrainConfig:
     reduce_dtype: str = "float32"
     """Of gradients between drafter ranks; they add up in fp32 either way."""
     ring: int = 2
+    """Micro-batches that a target may work ahead of its drafter."""
     devices: int | None = None
     """For a calibration to divide; else all GPUs there are."""
     eval_split: str = HELD_OUT

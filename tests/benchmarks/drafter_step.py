@@ -1,7 +1,7 @@
 """Time and memory of one drafter step on a GPU, at the shapes of Qwen3.6-27B's drafter.
 
     PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers]
-        [--peer-limit 240] [--profile] [--tiny]
+        [--full-layers] [--peer-limit 240] [--profile] [--tiny]
 
 Weights, states and documents are random; what is timed is what `dflash train` runs for a step:
 blocks, forward, head and loss, backward, clip and AdamW over fp32 masters. The first step, with its
@@ -9,7 +9,8 @@ compilation, is told apart. First, loss and gradients are held against plain tor
 
 A peer runs in a process of its own. One that is not done within the limit is told with the place
 where it was, and its stack on standard error; the others go on, and the whole table comes once more
-at the end. TORCH_LOGS=recompiles and the like reach it. `--tiny`: toy shapes on a CPU.
+at the end. TORCH_LOGS=recompiles and the like reach it. `--full-layers`: without sliding windows,
+which a peer may not do as fast. `--tiny`: toy shapes on a CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from tests.benchmarks.peer_steps import PEERS
 from tests.benchmarks.shapes import (
     BLOCK,
     DOCUMENTS,
+    LAYERS,
     LENGTH,
+    WINDOW,
     RandomSet,
     documents,
     drafter_shape,
@@ -184,9 +187,15 @@ TINY = {
 TINY_LENGTH = 192
 
 
-def maker(name: str, anchors: int, *, tiny: bool) -> Callable[[], Callable[[], None]]:
+NO_WINDOWS: dict[str, Any] = {
+    "layer_types": ["full_attention"] * LAYERS, "use_sliding_window": False, "sliding_window": None,
+}  # fmt: skip
+
+
+def maker(name: str, anchors: int, args: argparse.Namespace) -> Callable[[], Callable[[], None]]:
     """What builds the step of this one."""
-    data, shape = documents(), drafter_shape()
+    tiny, window = args.tiny, None if args.full_layers else WINDOW
+    data, shape = documents(), drafter_shape(sliding_window=window)
     if tiny:
         mask = TINY["vocab_size"] - 1
         data = documents(2, TINY_LENGTH)
@@ -194,7 +203,7 @@ def maker(name: str, anchors: int, *, tiny: bool) -> Callable[[], Callable[[], N
             row.input_ids[:] %= mask
         shape = drafter_shape(
             hidden_size=64, intermediate_size=96, num_heads=4, num_kv_heads=2, head_dim=16,
-            vocab_size=TINY["vocab_size"], mask_token_id=mask,
+            vocab_size=TINY["vocab_size"], mask_token_id=mask, sliding_window=window,
         )  # fmt: skip
     states, head = tensors(
         shape.context_width, shape.hidden_size, shape.vocab_size, int(data.lengths.sum())
@@ -203,18 +212,19 @@ def maker(name: str, anchors: int, *, tiny: bool) -> Callable[[], Callable[[], N
     if who == OURS:
         return functools.partial(OurStep, data, states, head, anchors, attention, shape)
     changes: dict[str, Any] = TINY | {"attention": "sdpa"} if tiny else {}
+    changes |= NO_WINDOWS if args.full_layers else {}
     return functools.partial(PEERS[name], data, states, head, anchors, **changes)
 
 
-def measure(name: str, anchors: int, steps: int, *, tiny: bool, profiled: bool) -> str:
+def measure(name: str, anchors: int, args: argparse.Namespace) -> str:
     """A row of the table."""
-    tokens = 2 * TINY_LENGTH if tiny else DOCUMENTS * LENGTH
+    tokens = 2 * TINY_LENGTH if args.tiny else DOCUMENTS * LENGTH
     try:
-        step = maker(name, anchors, tiny=tiny)()
-        result = timed(step, steps)
+        step = maker(name, anchors, args)()
+        result = timed(step, args.steps)
     except torch.OutOfMemoryError as error:
         return table_row(name, anchors, f"out of memory: {str(error)[:80]}")
-    if profiled:
+    if args.profile:
         profile(step, f"{name}, {anchors} anchors")
     graphs = f", {result.graphs} graphs" if result.graphs else ""
     late = f" ({result.recompiled} graphs compiled meanwhile)" if result.recompiled else ""
@@ -229,7 +239,8 @@ def measure_apart(name: str, anchors: int, args: argparse.Namespace) -> str:
     """The same of a peer, in a process of its own that may hang or fail."""
     words = ["--one", name, "--anchors", str(anchors), "--steps", str(args.steps)]
     words += [f"--peer-limit={args.peer_limit}"]
-    words += [flag for flag, on in (("--tiny", args.tiny), ("--profile", args.profile)) if on]
+    flags = {"--tiny": args.tiny, "--profile": args.profile, "--full-layers": args.full_layers}
+    words += [flag for flag, on in flags.items() if on]
     found = bounded([sys.executable, __file__, *words], args.peer_limit)
     *before, row = found.output.splitlines() or [""]
     print("\n".join(before), end="\n" if before else "", flush=True)
@@ -251,6 +262,7 @@ def main() -> None:
         "--peer-limit", type=float, default=240, metavar="SECONDS",
         help="for a peer at one number of anchors, its start included (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument("--full-layers", action="store_true", help="no sliding window anywhere")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="toy shapes, to see that it works")
@@ -259,8 +271,7 @@ def main() -> None:
     if args.one:
         watched(args.peer_limit)
         for anchors in args.anchors:
-            row = measure(args.one, anchors, args.steps, tiny=args.tiny, profiled=args.profile)
-            print(row, flush=True)
+            print(measure(args.one, anchors, args), flush=True)
         return
     print(machine(), flush=True)
     if not args.no_check and not args.tiny:
@@ -272,12 +283,7 @@ def main() -> None:
     print(table[0], flush=True)
     for anchors in args.anchors:
         for attention in args.attention:
-            table.append(
-                measure(
-                    f"{OURS} {attention}", anchors, args.steps, tiny=args.tiny,
-                    profiled=args.profile,
-                )
-            )  # fmt: skip
+            table.append(measure(f"{OURS} {attention}", anchors, args))
             print(table[-1], flush=True)
             gc.collect()
             if torch.cuda.is_available():

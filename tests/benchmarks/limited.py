@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 20.0
 """To begin and to end; after that it is killed."""
+SAYING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +43,18 @@ def watched(limit_s: float) -> None:
 def bounded(argv: Sequence[str], limit_s: float) -> Outcome:
     """Run it; whatever it does, this returns soon after the limit."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        part = subprocess.Popen(argv, stdout=out, stderr=err, start_new_session=True)
+        part = subprocess.Popen(
+            argv, stdout=out, stderr=err, start_new_session=True,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+        )  # fmt: skip
         late = False
         try:
             part.wait(limit_s + GRACE_S)
         except subprocess.TimeoutExpired:
             late = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.pid, signal.SIGABRT)  # each of its processes says where it is
+            time.sleep(SAYING_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(part.pid, signal.SIGKILL)  # its compile workers too

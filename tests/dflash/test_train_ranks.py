@@ -235,3 +235,32 @@ def test_a_failed_rank_waits_for_nothing(how: str, code: int) -> None:
     )  # fmt: skip
     assert found.returncode == code
     assert ("RuntimeError: unheard of" in found.stderr) is (how == "error")
+
+
+def with_slow_targets(rank: int, values: dict[str, Any], seconds: float) -> int:
+    """Targets that take a known time for a micro-batch, most of which costs no processor."""
+    import dflash.feed
+    from dflash.train import rank_main
+
+    states = dflash.feed.packed_states
+
+    def slow(*args: Any) -> None:
+        states(*args)
+        time.sleep(seconds)
+
+    dflash.feed.packed_states = slow
+    return rank_main(TrainConfig.from_json(values))
+
+
+def test_no_target_waits_for_another_where_several_feed_one_drafter(
+    inputs: Path, tmp_path: Path
+) -> None:
+    """With as many buffers as one target fills, the third of three would always wait."""
+    out = tmp_path / "out"
+    split = {"colocated": False, "targets": 3, "drafters": 1, "micro_batches": 1}
+    values = options(inputs, out, steps=26, save_every=100, eval_docs=0, eval_prompts=0, **split)
+    assert set(in_ranks(4, tmp_path, with_slow_targets, values, 0.5)) == {0}
+    rates = json.loads((out / "train.json").read_text())["rates"]
+    assert rates["slower"] == "target"
+    assert rates["of_bound"] > 0.85, rates
+    assert rates["target_waits"] < 0.15, rates
