@@ -1,7 +1,7 @@
 """Time and memory of one drafter step on a GPU, at the shapes of Qwen3.6-27B's drafter.
 
     PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers]
-        [--full-layers] [--peer-limit 240] [--profile] [--tiny]
+        [--peer-limit 240] [--peer-masks-once] [--full-layers] [--profile] [--tiny]
 
 Weights, states and documents are random; what is timed is what `dflash train` runs for a step:
 blocks, forward, head and loss, backward, clip and AdamW over fp32 masters. The first step, with its
@@ -213,6 +213,7 @@ def maker(name: str, anchors: int, args: argparse.Namespace) -> Callable[[], Cal
         return functools.partial(OurStep, data, states, head, anchors, attention, shape)
     changes: dict[str, Any] = TINY | {"attention": "sdpa"} if tiny else {}
     changes |= NO_WINDOWS if args.full_layers else {}
+    changes |= {"masks_once": True} if name == "speculators" and args.peer_masks_once else {}
     return functools.partial(PEERS[name], data, states, head, anchors, **changes)
 
 
@@ -239,8 +240,8 @@ def measure_apart(name: str, anchors: int, args: argparse.Namespace) -> str:
     """The same of a peer, in a process of its own that may hang or fail."""
     words = ["--one", name, "--anchors", str(anchors), "--steps", str(args.steps)]
     words += [f"--peer-limit={args.peer_limit}"]
-    flags = {"--tiny": args.tiny, "--profile": args.profile, "--full-layers": args.full_layers}
-    words += [flag for flag, on in flags.items() if on]
+    flags = ("tiny", "profile", "full_layers", "peer_masks_once")
+    words += ["--" + flag.replace("_", "-") for flag in flags if getattr(args, flag)]
     found = bounded([sys.executable, __file__, *words], args.peer_limit)
     *before, row = found.output.splitlines() or [""]
     print("\n".join(before), end="\n" if before else "", flush=True)
@@ -261,6 +262,10 @@ def main() -> None:
     parser.add_argument(
         "--peer-limit", type=float, default=240, metavar="SECONDS",
         help="for a peer at one number of anchors, its start included (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer-masks-once", action="store_true",
+        help="speculators' masks, which can take minutes to compile, are made once, uncompiled",
     )  # fmt: skip
     parser.add_argument("--full-layers", action="store_true", help="no sliding window anywhere")
     parser.add_argument("--profile", action="store_true")

@@ -97,6 +97,7 @@ def speculators_step(
     anchors: int,
     *,
     attention: str = "simple_flex_attention",
+    masks_once: bool = False,
     **changes: Any,
 ) -> Callable[[], None]:
     from speculators.losses import resolve_loss_config
@@ -123,6 +124,8 @@ def speculators_step(
     model = model.to(device)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=1e-4, fused=device.type == "cuda")
+    if masks_once:
+        keep_masks(model)
     # Its fused loss does not trace under torch 2.11 ("already tracked for mutation").
     loss = resolve_loss_config("ce", "eager")
     ids, mask = _batch(data, str(device))
@@ -144,6 +147,26 @@ def speculators_step(
         optimiser.step()
 
     return step
+
+
+def keep_masks(model: Any) -> None:
+    """Anchors and masks of the first step for all, made by code that is not compiled.
+
+    In its favour: they cost nothing then. The compiled code can take minutes to be made.
+    """
+    from speculators.models.dflash import core
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if model._create_mask_fn is core._compiled_create_block_mask:
+        model._create_mask_fn = create_block_mask
+    build, kept = model._build_attention_mask, []
+
+    @torch.compiler.disable
+    def once(*args: Any) -> Any:
+        kept[:] = kept or [build(*args)]
+        return kept[0]
+
+    model._build_attention_mask = once
 
 
 PEERS = {"SpecForge": specforge_step, "speculators": speculators_step}
