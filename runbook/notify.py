@@ -1,10 +1,10 @@
 """Telling somebody who is not looking: the operator's own command gets one JSON object on stdin.
 
-Sent on: a task failed or needs attention, a gate waits, a rental ends, another problem needs a
-person, and at the end: everything is done, or nothing moves without somebody. Never log text:
-names, states and the reason as recorded, without the secrets that this process knows. One message
-per subject and kind in `QUIET_S`, and `MOST` of all in `WINDOW_S`; the command has `LIMIT_S`, and
-its failure is told once and stops nothing.
+Sent on: a task failed or needs attention, a gate waits, a person stopped a task, a rental ends,
+another problem needs a person, and at the end: everything is done, or nothing moves without
+somebody. Never log text: names, states and the reason as recorded, without the secrets that this
+process knows. One message per subject and kind in `QUIET_S`, and `MOST` of all in `WINDOW_S`; the
+command has `LIMIT_S`, and its failure is told once and stops nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from runbook.engine.events import Info, Problem, RentalEnding, TaskMoved
 from runbook.secrets import KNOWN
+from state.telling import STOPPED, told_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +37,11 @@ MOST, WINDOW_S = 30, 600.0
 LIMIT_S = 30.0
 LEAVE_S = 5.0
 """How long the end of an engine waits for the last message to be handed over."""
-KINDS = {"failed": "failed", "attention": "lost", "gated": "gate", "unhealthy": "failed"}
-"""State a task moved to -> kind of message."""
+KINDS = {
+    "failed": "failed", "attention": "lost", "gated": "gate", STOPPED: "task_stopped",
+    "unhealthy": "failed",
+}  # fmt: skip
+"""What people call the state that a task moved to -> kind of message."""
 LONGEST = 500
 
 
@@ -69,8 +73,9 @@ class Notifier:
     def __call__(self, event: EngineEvent) -> None:
         """A listener."""
         self.listen(event)
-        if isinstance(event, TaskMoved) and event.state in KINDS:
-            self.send(KINDS[event.state], event.task, event.reason)
+        if isinstance(event, TaskMoved):
+            if kind := KINDS.get(told_move(event.state, event.reason)):
+                self.send(kind, event.task, event.reason)
         elif isinstance(event, RentalEnding):
             self.send("rental", event.task or "", f"{event.text} {event.hint}", host=event.role)
         elif isinstance(event, Problem):

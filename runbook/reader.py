@@ -19,7 +19,7 @@ from runbook.live import read_live
 from runbook.placement import place
 from runbook.views import View
 from runbook.workspace import Workspace, default_actor, find_workspace
-from state import AttemptState, Event, Snapshot, Store, TaskState, open_store
+from state import Attempt, AttemptState, Event, Snapshot, Store, TaskState, open_store
 from state.reading import Known
 from state.transitions import PENDING, RUNNING, TERMINAL
 
@@ -173,21 +173,41 @@ class Reader:
         events = self.events(after=max(0, view.snapshot.revision - BRIEF_EVENTS), task=about)
         return make_brief(view, events, about=about, budget=budget)
 
-    def log_path(self, task_id: str, stream: str = "out") -> Path | None:
-        """The local copy of a stream of the newest attempt; None when there is none yet."""
-        attempt = self.snapshot().latest_attempt(task_id)
+    def log_path(
+        self, task_id: str, stream: str = "out", *, number: int | None = None
+    ) -> Path | None:
+        """The local copy of a stream of one attempt; None when there is none yet."""
+        attempt = numbered(self.snapshot(), task_id, number)
         if attempt is None:
             return None
         path = self.workspace.log(attempt.id, stream)
         return path if path.exists() else None
 
-    def copy_is_behind(self, snapshot: Snapshot, task_id: str) -> bool:
-        """Whether the host may have output of a task that nobody copies for us."""
-        attempt = snapshot.latest_attempt(task_id)
+    def copy_is_behind(
+        self, snapshot: Snapshot, task_id: str, *, number: int | None = None
+    ) -> bool:
+        """Whether the host may have output of an attempt that nobody copies for us."""
+        attempt = numbered(snapshot, task_id, number)
         if attempt is None or attempt.state is AttemptState.NEVER_STARTED:
             return False
         if attempt.detail.get("job") is None:
             return False
         if attempt.state in TERMINAL:  # seen to its end by somebody else, whose state was pulled
-            return self.log_path(task_id, "out") is None and self.log_path(task_id, "err") is None
+            copies = [self.log_path(task_id, name, number=number) for name in ("out", "err")]
+            return copies == [None, None]
         return self.engine_holder(snapshot) is None
+
+
+def numbered(snapshot: Snapshot, task_id: str, number: int | None) -> Attempt | None:
+    """An attempt by its number, or the newest, if there is any. Raises RunbookError for another."""
+    if number is None:
+        return snapshot.latest_attempt(task_id)
+    attempts = snapshot.attempts_of(task_id)
+    for attempt in attempts:
+        if attempt.number == number:
+            return attempt
+    count = len(attempts)
+    raise RunbookError(
+        f"`{task_id}` has no attempt {number}: it had {count or 'none'} so far.",
+        hint=f"`runbook status {task_id}` lists them.",
+    )

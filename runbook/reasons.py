@@ -121,6 +121,20 @@ def wrong_answer(snapshot: Snapshot, role: str) -> str:
     return snapshot.meta.extra.get(WRONG_ANSWER + role, "")
 
 
+def link_word(snapshot: Snapshot, role: str) -> str:
+    """What is wrong with the way to a machine that gives no answer, in a word or two."""
+    if other_key(snapshot, role):
+        return "other key"
+    return "bad reply" if wrong_answer(snapshot, role) else "no link"
+
+
+def found_instead(snapshot: Snapshot, role: str) -> str:
+    """What a machine showed or said in the place of an answer; empty when it was silent."""
+    if key := other_key(snapshot, role):
+        return f"it shows another host key, {key}"
+    return wrong_answer(snapshot, role)
+
+
 def is_over(task: Task) -> bool:
     """Whether the task waits for a yes to spending more."""
     return task.state is TaskState.GATED and task.reason.startswith((OVER_BUDGET, RENTAL))

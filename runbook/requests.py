@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runbook.errors import RunbookError
 from state import TaskState
+from state.telling import waits_for_yes
 from state.transitions import RUNNING
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ def open_requests(snapshot: Snapshot) -> list[Request]:
 
 def _makes_sense(snapshot: Snapshot, request: Request) -> bool:
     """Whether the task still is where the verb can be carried out."""
-    state = snapshot.task(request.task).state
+    task = snapshot.task(request.task)
+    state = task.state
     if request.verb in ("stop", "restart"):
         return state in RUNNING
     if request.verb == "supersede":  # ready here, where another copy ran it
         return state in (TaskState.ATTENTION, TaskState.READY)
-    return request.verb != "approve" or state is TaskState.GATED
+    return request.verb != "approve" or waits_for_yes(task)
 
 
 def find_request(snapshot: Snapshot, request_id: str) -> Request:

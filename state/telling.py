@@ -36,3 +36,8 @@ def told_state(task: Standing) -> str:
 def is_stopped(task: Standing) -> bool:
     """Whether a task waits because a person stopped it, and runs again when one says so."""
     return told_state(task) == STOPPED
+
+
+def waits_for_yes(task: Standing) -> bool:
+    """Whether a person's yes lets it go on: what one stopped is no question, it is retried."""
+    return task.state == TaskState.GATED and not is_stopped(task)

@@ -13,8 +13,9 @@ import click
 from runbook import report
 from runbook.cli.common import answer, json_option
 from runbook.errors import Exit
-from runbook.reader import Reader
+from runbook.reader import Reader, numbered
 from state import AttemptState, TaskState
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,10 +47,19 @@ SILENT_S = 60.0
     show_default=True,
     help="Last lines to print; 0 for all.",
 )
+@click.option(
+    "--attempt", "number", type=click.IntRange(min=1), help="Which one. Default: the newest."
+)
 @json_option
 @click.pass_obj
 def logs_command(
-    workspace: Path, task: str, follow: bool, stream: str | None, lines: int, as_json: bool
+    workspace: Path,
+    task: str,
+    follow: bool,
+    stream: str | None,
+    lines: int,
+    number: int | None,
+    as_json: bool,
 ) -> None:
     """Print a task's output and the end of its errors; of its host where nobody copies them.
 
@@ -57,19 +67,21 @@ def logs_command(
     """
     if follow and as_json:
         raise click.UsageError("--follow or --json, not both.")
-    with Reader.open(workspace) as reader, Source(reader, task) as source:
+    if follow and number is not None:
+        raise click.UsageError("--follow or --attempt, not both: the newest one alone writes.")
+    with Reader.open(workspace) as reader, Source(reader, task, number) as source:
         if follow:
             sys.exit(_follow(source, stream or "out", lines))
         copied = source.refresh()
         older = source.older(copied) if copied is not None and copied.problem else None
         streams = {}
         for name in (stream,) if stream else ("out", "err"):
-            path = reader.log_path(task, name)
+            path = source.path(name)
             if path is not None:
                 shown = lines if stream or name == "out" else ERR_LINES
                 streams[name] = _tail(_end(path, shown), shown)
         snapshot = reader.snapshot()
-        attempt = snapshot.latest_attempt(task)
+        attempt = numbered(snapshot, task, number)
         why = attempt.evidence.get("diagnosis") if attempt else None
         if as_json:
             data = {"task": task, "attempt": attempt.id if attempt else None, "streams": streams}
@@ -94,14 +106,14 @@ def logs_command(
         sys.exit(Exit.OK if any(streams.values()) else Exit.UNKNOWN)
     if not any(streams.values()):
         what = {"out": " to its output", "err": " to its error stream"}.get(stream or "", "")
-        report.error(*_nothing(snapshot, task, what))
+        report.error(*_nothing(snapshot, task, what, number))
 
 
 class Source:
-    """The output of one task: its copy here, brought up to date where nobody else does."""
+    """The output of one attempt: its copy here, brought up to date where nobody else does."""
 
-    def __init__(self, reader: Reader, task: str) -> None:
-        self.reader, self.task = reader, task
+    def __init__(self, reader: Reader, task: str, number: int | None) -> None:
+        self.reader, self.task, self.number = reader, task, number
         self._stack = ExitStack()
         self._service: Service | None = None
 
@@ -123,18 +135,22 @@ class Source:
         """Asks the host, unless an engine does; None when it was not asked."""
         snapshot = self.reader.snapshot()
         snapshot.task(self.task)  # UnknownTask, before all else
-        if not self.reader.copy_is_behind(snapshot, self.task):
+        if not self.reader.copy_is_behind(snapshot, self.task, number=self.number):
             return None
         if self._service is None:
             from runbook.service import Service  # loads what reaches hosts
 
             opened = Service.open(self.reader.workspace.root)
             self._service = self._stack.enter_context(opened)
-        return self._service.copy_logs(self.task)
+        return self._service.copy_logs(self.task, number=self.number)
+
+    def path(self, stream: str) -> Path | None:
+        """The copy of one stream, if there is any."""
+        return self.reader.log_path(self.task, stream, number=self.number)
 
     def copied_at(self) -> datetime | None:
         """When the copy last grew; None when there is none."""
-        paths = [self.reader.log_path(self.task, stream) for stream in ("out", "err")]
+        paths = [self.path(stream) for stream in ("out", "err")]
         times = [path.stat().st_mtime for path in paths if path is not None]
         return datetime.fromtimestamp(max(times), UTC) if times else None
 
@@ -150,12 +166,16 @@ class Source:
         return text[0].upper() + text[1:], "; ".join(hint for hint in hints if hint)
 
 
-def _nothing(snapshot: Snapshot, task: str, what: str) -> tuple[str, str]:
+def _nothing(
+    snapshot: Snapshot, task: str, what: str, number: int | None = None
+) -> tuple[str, str]:
     """Why there is nothing to print."""
-    state, attempt = snapshot.task(task).state, snapshot.latest_attempt(task)
+    state, attempt = told_state(snapshot.task(task)), numbered(snapshot, task, number)
     hint = f"`runbook status {task}` shows its checks and results."
     if attempt is not None and attempt.state is AttemptState.NEVER_STARTED:
         return f"Attempt {attempt.number} of `{task}` never started; it is {state}.", hint
+    if number is not None:
+        return f"Attempt {number} of `{task}` wrote nothing{what} that was kept.", hint
     return f"`{task}` has written nothing{what}; it is {state}.", hint
 
 
@@ -167,7 +187,7 @@ def _follow(source: Source, stream: str, lines: int) -> int:
         # Asked before the output is read: whoever leaves in between has copied more.
         over, alone = source.is_over(), source.is_alone()
         copied = source.refresh()
-        path = source.reader.log_path(source.task, stream)
+        path = source.path(stream)
         if path is not None and (path != shown or path.stat().st_size > offset):
             data = _from(path, offset if path == shown else 0)
             offset = len(data) + (offset if path == shown else 0)

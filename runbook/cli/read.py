@@ -277,7 +277,8 @@ def _print_task(view: View, task: Task) -> None:
     shown: Sequence[object] = ()
     for attempt in snapshot.attempts_of(task.id):
         ended = f" to {attempt.ended_at}" if attempt.ended_at else ""
-        line = f"attempt {attempt.number}: {_outcome(attempt)}"
+        where = f" on {attempt.host}" if attempt.host else ""
+        line = f"attempt {attempt.number}{where}: {_outcome(attempt)}"
         report.line(f"{line}, {attempt.created_at}{ended}")
         does = attempt.detail.get("summary", ())
         for text in does if does != shown else ():  # the same commands are told once

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runbook.tui import board_model as model
 from runbook.tui.keymap import BY_ID
-from state.telling import is_stopped, told_state
+from state.telling import is_stopped, told_state, waits_for_yes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +32,7 @@ _VERBS: dict[str, tuple[Callable[[Task], bool], str]] = {
         "is no running server",
     ),
     "skip": (lambda task: task.state in model.SKIPPABLE, "cannot be skipped any more"),
-    "approve": (
-        lambda task: task.state == "gated" and not is_stopped(task),
-        "waits for nobody's yes",
-    ),
+    "approve": (waits_for_yes, "waits for nobody's yes"),
     "verify": (
         lambda task: task.state in ("done", "failed"),
         "is verified when it is done, or failed by a check",
@@ -54,7 +51,10 @@ def refusal(verb: str, task: Task | None, *, read_only: bool) -> str:
     if task is None:
         return "No task is selected."
     applies, otherwise = _VERBS[verb]
-    return "" if applies(task) else f"{task.id} is {told_state(task)}: it {otherwise}."
+    if applies(task):
+        return ""
+    again = "; Retry runs it again" if verb == "approve" and is_stopped(task) else ""
+    return f"{task.id} is {told_state(task)}: it {otherwise}{again}."
 
 
 def working_keys(view: View, task: Task | None, *, read_only: bool, engine_runs: bool) -> list[str]:

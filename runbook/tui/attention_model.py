@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from runbook.reasons import is_over, other_key, wrong_answer
+from runbook.reasons import is_over, link_word, other_key, wrong_answer
 from runbook.retries import after_loss
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
@@ -274,7 +274,8 @@ def _silent(view: View, host: HostBinding, now: datetime) -> Matter:
         why = f"{fmt.clean(wrong)}; its jobs may well go on"
     running = [t.id for t in view.snapshot.tasks if t.role == host.role and t.state in model.OPEN]
     return Matter(
-        id=f"host:{host.role}", kind="no link", state="attention", role=host.role,
+        id=f"host:{host.role}", kind=link_word(view.snapshot, host.role), state="attention",
+        role=host.role,
         title=f"{host.role} {'answers wrongly' if wrong else 'does not answer'}",
         why=f"for {gone}; {why}",
         speaks_for=tuple(f"{name} ran when it was last seen" for name in running),

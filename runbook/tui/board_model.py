@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runbook.families import Family, folded
 from runbook.placement import where_it_runs
+from runbook.reasons import link_word
 from runbook.tui import format as fmt
 from runbook.views import phase_title
 from state.telling import told_state
@@ -119,7 +120,7 @@ def word(view: View, task: Task) -> str:
     """The state in one word; `unreachable` lies over it while nobody can ask the host."""
     host = host_of(view, task)
     if host is not None and host.unreachable_since and task.state in OPEN:
-        return "no link"
+        return link_word(view.snapshot, host.role)
     return told_state(task)
 
 

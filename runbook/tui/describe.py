@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from runbook.reasons import stop_pending
+from runbook.reasons import found_instead, link_word, stop_pending
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui import naming
@@ -59,9 +59,7 @@ class Subject:
 def describe(subject: Subject, looks: Looks, *, width: int) -> RenderableType:
     """The detail of a task as one renderable of at most `width` cells."""
     parts: list[RenderableType] = [_headline(subject, looks)]
-    why = _why(subject, looks)
-    if why is not None:
-        parts.append(why)
+    parts.extend(part for part in (_found(subject, looks), _why(subject, looks)) if part)
     parts.extend(_progress(subject, looks, width))
     grid = Table.grid(padding=(0, 2, 0, 0), expand=False)
     grid.add_column(width=9 if subject.full else 8, no_wrap=True)
@@ -92,8 +90,18 @@ def _headline(subject: Subject, looks: Looks) -> Text:
     host = model.host_of(view, task)
     if host is not None and host.unreachable_since and task.state in model.OPEN:
         gone = fmt.duration(fmt.between(host.unreachable_since, subject.now))
-        line.append(f"  {looks.glyphs.dot} no link for {gone}: it may well go on", inks.warn)
+        word = link_word(view.snapshot, host.role)
+        line.append(f"  {looks.glyphs.dot} {word} for {gone}: it may well go on", inks.warn)
     return line
+
+
+def _found(subject: Subject, looks: Looks) -> Text | None:
+    """What its machine showed or said in the place of an answer."""
+    host = model.host_of(subject.view, subject.task)
+    if host is None or not host.unreachable_since or subject.task.state not in model.OPEN:
+        return None
+    found = found_instead(subject.view.snapshot, host.role)
+    return fmt.text(f"{host.role}: {found}", looks.inks.warn) if found else None
 
 
 def _why(subject: Subject, looks: Looks) -> Text | None:

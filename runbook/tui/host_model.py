@@ -11,7 +11,7 @@ from rich.text import Text
 
 from runbook.placement import SHM as SHM_LEASE
 from runbook.placement import holders
-from runbook.reasons import wrong_answer
+from runbook.reasons import found_instead, link_word
 from runbook.tui import board_model as model
 from runbook.tui import format as fmt
 from runbook.tui.attention_model import rental
@@ -41,11 +41,13 @@ def place_of(host: HostBinding) -> str:
     return "this machine" if host.kind == "local" else fmt.clean(host.place)
 
 
-def state_of(host: HostBinding | None) -> tuple[str, str]:
+def state_of(view: View, host: HostBinding | None) -> tuple[str, str]:
     """Glyph state and word."""
     if host is None:
         return "gated", "not bound"
-    return ("attention", "no link") if host.unreachable_since else ("serving", "answers")
+    if host.unreachable_since:
+        return "attention", link_word(view.snapshot, host.role)
+    return "serving", "answers"
 
 
 def sections(
@@ -111,9 +113,9 @@ def _machine(host: HostBinding, view: View, looks: Looks, now: datetime) -> Iter
     yield Text.assemble((age + epoch, inks.muted))
     if host.unreachable_since:
         gone = fmt.duration(fmt.between(host.unreachable_since, now))
-        wrong = fmt.clean(wrong_answer(view.snapshot, host.role))
-        said = f"wrong answers for {gone}: {wrong};" if wrong else f"no link for {gone}:"
-        yield Text(f"{said} what runs there may well go on", style=inks.warn)
+        found = fmt.clean(found_instead(view.snapshot, host.role))
+        said = f"{link_word(view.snapshot, host.role)} for {gone}: {found}{'; ' if found else ''}"
+        yield Text(f"{said}what runs there may well go on", style=inks.warn)
     clock = _clock(facts, looks)
     if clock is not None:
         yield clock

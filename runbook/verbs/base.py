@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Self
 
 from runbook import costs
@@ -19,7 +20,7 @@ from runbook.secrets import SecretBox
 from runbook.views import View
 from state.mirror import Mirrored, is_current, write_progress
 from state.progress_md import render
-from state.telling import told_state
+from state.telling import is_stopped, told_state
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -158,8 +159,11 @@ class Writer(Reader):
 
 def wrong_state(task: Task, verb: str, allowed: set[TaskState]) -> RunbookError:
     states = ", ".join(sorted(state.value for state in allowed))
+    hint = f"That works when it is {states}."
+    if is_stopped(task):
+        hint = f"`runbook retry {quote(task.id)}` runs it again."
     return RunbookError(
         f"Cannot {verb} `{task.id}`: it is {told_state(task)}"
         + (f" ({task.reason})." if task.reason else "."),
-        hint=f"That works when it is {states}.",
+        hint=hint,
     )

@@ -10,7 +10,7 @@ from runbook.verbs.base import wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Note, Snapshot, Task, TaskKind, TaskState
 from state.graph import members
-from state.telling import is_stopped
+from state.telling import is_stopped, waits_for_yes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,7 +86,7 @@ class DecisionVerbs(ConfirmVerbs):
     def approve(self, task_id: str, reason: str) -> Task:
         """A person's yes to a gate, or to a task that a person does."""
         task = self.snapshot().task(task_id)
-        if task.state is not TaskState.GATED:
+        if not waits_for_yes(task):
             raise wrong_state(task, "approve", {TaskState.GATED})
         self._person_decides("approve", task_id, reason)
         self._require_free(task_id)
@@ -98,11 +98,10 @@ class DecisionVerbs(ConfirmVerbs):
                 exit_code=Exit.OVER_BUDGET,
             )
         with self._write() as tx:
-            if not is_stopped(task):
-                if is_over(task):
-                    tx.approve(task_id, about="budget", reason=said)
-                if asks_of_gate(task) or not is_over(task):
-                    tx.approve(task_id, about="gate", reason=said)
+            if is_over(task):
+                tx.approve(task_id, about="budget", reason=said)
+            if asks_of_gate(task) or not is_over(task):
+                tx.approve(task_id, about="gate", reason=said)
             if task.kind is TaskKind.MANUAL:
                 tx.move_task(task_id, TaskState.VERIFYING, expect={TaskState.GATED})
                 moved = tx.move_task(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from remote import RemoteError
 from runbook.engine.logs import mirror, size_of, sizes_of
 from runbook.errors import RunbookError
+from runbook.reader import numbered
 from runbook.verbs.base import Writer
 
 if TYPE_CHECKING:
@@ -39,13 +40,15 @@ class Copied:
 class LogVerbs(Writer):
     """Copies of what jobs wrote. Nothing is recorded: whoever advances the graph does that."""
 
-    def copy_logs(self, task_id: str, *, within_s: float = FETCH_S) -> Copied:
-        """Brings the local copy of the newest attempt up to date, or says why it is not.
+    def copy_logs(
+        self, task_id: str, *, number: int | None = None, within_s: float = FETCH_S
+    ) -> Copied:
+        """Brings the local copy of an attempt, or the newest, up to date, or says why it is not.
 
         Only for output that no engine copies: see `Reader.copy_is_behind`.
         """
         snapshot = self.snapshot()
-        attempt = snapshot.latest_attempt(snapshot.task(task_id).id)
+        attempt = numbered(snapshot, task_id, number)
         if attempt is None or not attempt.host:
             return Copied()
         try:

@@ -47,6 +47,7 @@ def test_what_needs_a_person_is_told_and_the_rest_is_not(tmp_path: Path) -> None
             moved("failed", reason="exit code 1"),  # at once again: not told twice
             moved("attention", task="copy", reason="the host was rebooted"),
             moved("gated", task="publish", reason="good enough?"),
+            moved("gated", task="serve", reason="stopped by anna: too slow"),
             Problem(text="box ends in 30 min", hint="Save what you need."),
             moved("done"),
         ):
@@ -57,6 +58,7 @@ def test_what_needs_a_person_is_told_and_the_rest_is_not(tmp_path: Path) -> None
         ("failed", "train"),
         ("lost", "copy"),
         ("gate", "publish"),
+        ("task_stopped", "serve"),
         ("problem", None),
         ("finished", None),
     ]
@@ -64,7 +66,7 @@ def test_what_needs_a_person_is_told_and_the_rest_is_not(tmp_path: Path) -> None
         "v": 1, "kind": "failed", "task": "train", "host": None, "reason": "exit code 1",
         "workspace": "/ws", "held_back": 0,
     }  # fmt: skip
-    assert len(seen) == 7, "every event is passed on"
+    assert len(seen) == 8, "every event is passed on"
 
 
 def test_a_command_that_fails_is_told_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,8 @@ def test_an_exit_code_is_no_failed_check_and_commands_are_told_once(tmp_path: Pa
     with make(tmp_path, TASKS) as service:
         service.run()
         said = cli(tmp_path, "status", "breaks").stdout
-        assert "attempt 1: failed: exit code 75: boom, " in said
-        assert "attempt 2: failed: exit code 75: boom, " in said
+        assert "attempt 1 on box: failed: exit code 75: boom, " in said
+        assert "attempt 2 on box: failed: exit code 75: boom, " in said
         assert said.count("exit 75") == 1, "the same commands once"
         assert "check_failed" not in said
 
@@ -50,6 +51,33 @@ def test_an_exit_code_is_no_failed_check_and_commands_are_told_once(tmp_path: Pa
         service.retry("count", reason="anew")
         service.run(only=["count"])
         assert "earlier attempt" not in cli(tmp_path, "status").stdout
+
+
+def test_the_output_of_an_earlier_attempt_is_its_own(tmp_path: Path) -> None:
+    with make(tmp_path, TASKS) as service:
+        service.run(only=["make"])
+        file = tmp_path / "runbook.yaml"
+        file.write_text(file.read_text().replace("echo made", "echo made >&2"))
+        assert cli(tmp_path, "init").returncode == 0
+        service.retry("make", reason="anew")
+        service.run(only=["make"])
+        first, _second = service.snapshot().attempts_of("make")
+        assert "made" not in cli(tmp_path, "logs", "make", "--out").stdout
+        assert cli(tmp_path, "logs", "make", "--attempt", "1").stdout == "made\n"
+        told = json.loads(cli(tmp_path, "logs", "make", "--attempt", "1", "--json").stdout)
+        assert told["data"]["attempt"] == first.id
+        silent = cli(tmp_path, "logs", "make", "--attempt", "2", "--out").stderr
+        assert "Attempt 2 of `make` wrote nothing to its output" in silent
+        wrong = cli(tmp_path, "logs", "make", "--attempt", "3")
+        assert "`make` has no attempt 3: it had 2 so far." in wrong.stderr
+        assert wrong.returncode != 0
+        both = cli(tmp_path, "logs", "make", "--attempt", "1", "-f")
+        assert (both.returncode, "not both" in both.stderr) == (2, True)
+
+        # Never copied here, as where the state came from another machine: its host has it.
+        service.workspace.log(first.id, "out").unlink()
+        service.workspace.log(first.id, "err").unlink(missing_ok=True)
+        assert cli(tmp_path, "logs", "make", "--attempt", "1").stdout == "made\n"
 
 
 def test_a_probe_that_failed_is_looked_at_where_it_says_why(tmp_path: Path) -> None:

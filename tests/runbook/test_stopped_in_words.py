@@ -66,6 +66,8 @@ def test_stopped_is_the_word(
         (("plan",), "~ long (stopped; stays stopped; its next attempt "),
         (("stop", "long"), "Nothing of `long` runs: it is stopped."),
         (("supersede", "long", "--reason", "gone"), "Cannot supersede `long`: it is stopped ("),
+        (("gate", "approve", "long"), "Cannot approve `long`: it is stopped ("),
+        (("gate", "approve", "long"), "retry long` runs it again"),
     ):  # fmt: skip
         _, out, errors = say(tmp_path, *words)
         assert told in out + errors, words

@@ -53,7 +53,7 @@ class HostsScreen(SplitScreen):
         out = []
         for role in roles_of(view):
             host = hosts.bound(view, role)
-            state, word = hosts.state_of(host)
+            state, word = hosts.state_of(view, host)
             seen = fmt.between(model.seen(view, role), now) if host is not None else None
             where = hosts.place_of(host) if host is not None else ""
             age = f"  seen {fmt.duration(seen)} ago" if seen is not None else ""

@@ -67,6 +67,8 @@ class LogScreen(PlaceScreen):
             return "runbook logs TASK"
         stream, _ = self._where()
         err = " --err" if stream == "err" else ""
+        if (old := self._older()) is not None:
+            return f"runbook logs {quote(task.id)} --attempt {old.number}{err}"
         return f"runbook logs {quote(task.id)}{err}{' -f' if self.log_view.follow else ''}"
 
     def opened(self) -> None:
@@ -80,6 +82,10 @@ class LogScreen(PlaceScreen):
     def _attempts(self) -> tuple[Attempt, ...]:
         task = self.current_task
         return self.home.view.snapshot.attempts_of(task.id) if task is not None else ()
+
+    def _older(self) -> Attempt | None:
+        """The chosen attempt, if another came after it."""
+        return next((one for one in self._attempts()[:-1] if one.id == self.attempt), None)
 
     def _where(self) -> tuple[str, object]:
         task = self.current_task
@@ -106,20 +112,21 @@ class LogScreen(PlaceScreen):
     def _problem(self) -> str:
         """Why the newest output may not be here; an older attempt writes nothing any more."""
         task = self.current_task
-        old = self.attempt and self.attempt != self._attempts()[-1].id
-        return "" if task is None or old else self.home.fetching.problem(self.home.view, task)
+        if task is None or self._older() is not None:
+            return ""
+        return self.home.fetching.problem(self.home.view, task)
 
     def _retitle(self, stream: str) -> None:
         task, looks = self.current_task, self.home.looks
         attempts = self._attempts()
-        which = next(
-            (a for a in attempts if a.id == self.attempt), attempts[-1] if attempts else None
-        )
+        which = self._older() or (attempts[-1] if attempts else None)
         title = Text.assemble(
             (fmt.clean(task.id) if task is not None else "", looks.inks.strong), "  "
         )
         if which is not None and len(attempts) > 1:
-            title.append(f"attempt {which.number} of {len(attempts)}  ", looks.inks.muted)
+            where = f" on {fmt.clean(which.host)}" if which.host else ""
+            count = f"attempt {which.number} of {len(attempts)}{where}"
+            title.append(f"{count}  ", looks.inks.muted)
         title.append_text(title_of(self.log_view, stream, looks, problem=self._problem()))
         title.append_text(self._search_title())
         self.log_view.entitle(title)
@@ -265,7 +272,8 @@ class LogScreen(PlaceScreen):
         if not ids:
             return
         at = ids.index(self.attempt) if self.attempt in ids else len(ids) - 1
-        self.attempt = ids[max(0, min(len(ids) - 1, at + step))]
+        chosen = ids[max(0, min(len(ids) - 1, at + step))]
+        self.attempt = "" if chosen == ids[-1] else chosen
         self.stream = None
         self.forget_search()
         self.draw()

@@ -101,7 +101,7 @@ def _task(row: TaskRow, width: int, looks: Looks, *, here: bool) -> list[Segment
         Segment(name, title),
         Segment(
             " " + fmt.pad(shown, word) if word > 0 else "",
-            inks.warn if row.word == "no link" else ink,
+            ink if row.word == row.state else inks.warn,
         ),
         Segment(fmt.pad(row.aside, aside, right=True) if aside else "", inks.muted),
     ]

@@ -124,6 +124,10 @@ async def test_tools_answer_with_the_records_of_json(folder: Path) -> None:
         detail = await call(client, "task", task="hello")
         assert asked["tasks"] == status["tasks"]
         assert await call(client, "hosts", facts=True) == status["hosts"]
+        assert "hello" in (await call(client, "logs", task="hello", attempt=1))["untrusted_text"]
+        none = await client.call_tool("logs", {"task": "hello", "attempt": 2})
+        assert none.is_error
+        assert "has no attempt 2" in none.content[0].text
     assert detail["attempts"] == one["attempts"]
     assert detail["checks"] == one["checks"]
 

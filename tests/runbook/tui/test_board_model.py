@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from runbook.families import Family
+from runbook.reasons import OTHER_KEY, WRONG_ANSWER
 from runbook.tui import away, glyphs, themes
 from runbook.tui import board_model as model
 from runbook.tui.applies import refusal, suggested, working_keys
@@ -72,6 +73,24 @@ def test_no_link_lies_over_what_runs_only(world: World) -> None:
     assert model.word(view, view.snapshot.task("train")) == "no link"
     assert model.word(view, view.snapshot.task("tokenize")) == "done"
     assert "may well go on" in drawn(view, "train")
+
+
+def test_what_a_machine_says_or_shows_instead_of_an_answer_is_told(world: World) -> None:
+    hosts = tuple(replace(host, unreachable_since=ago(125)) for host in world.snapshot.hosts)
+    known = {WRONG_ANSWER + "gpu": "gpu answers poll wrongly: disk quota exceeded"}
+    world.change(hosts=hosts, meta=replace(world.snapshot.meta, extra=known))
+    view = world.open().view()
+    assert model.word(view, view.snapshot.task("train")) == "bad reply"
+    said = drawn(view, "train")
+    assert "bad reply for 2m 05s: it may well go on" in said
+    assert "gpu: gpu answers poll wrongly: disk quota exceeded" in said
+    assert "no link" not in said
+    known[OTHER_KEY + "gpu"] = "SHA256:new (pinned: SHA256:old)"
+    world.change(meta=replace(world.snapshot.meta, extra=known))
+    view = world.open().view()
+    assert model.word(view, view.snapshot.task("train")) == "other key"
+    assert "gpu: it shows another host key, SHA256:new" in drawn(view, "train")
+    assert "another host key" not in drawn(view, "tokenize"), "it is done: nothing is asked"
 
 
 def test_the_cursor_begins_where_something_runs(world: World) -> None:
@@ -173,7 +192,7 @@ def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
     assert model.counts(view)["stopped"] == 1
     assert names(model.rows(view, needle="stopped")) == ["train"]
     assert refusal("approve", train, read_only=False) == (
-        "train is stopped: it waits for nobody's yes."
+        "train is stopped: it waits for nobody's yes; Retry runs it again."
     )
     found = {one.task: one for one in matters(view, now=NOW)}
     assert (found["train"].kind, found["train"].why) == ("stopped", "stopped by anna")
