@@ -25,6 +25,7 @@ class Link:
         self.flowing.set()
         self.broke = threading.Event()
         self._break_at: tuple[Way, int, str] | None = None
+        self._deciding = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -38,8 +39,9 @@ class Link:
 
     def mend(self) -> None:
         """Nothing is broken from now on."""
-        self._break_at = None
-        self.thaw()
+        with self._deciding:
+            self._break_at = None
+            self.thaw()
 
     def _serve(self) -> None:
         while True:
@@ -83,13 +85,14 @@ class Link:
                 time.sleep(max(0.0, due - time.monotonic()))
                 if not data:
                     break
-                data, how = self._allowed(way, data)
                 self.flowing.wait()
+                with self._deciding:  # who has the last byte may mend at once
+                    data, how = self._allowed(way, data)
+                    if how == "freeze":
+                        self.freeze()
                 sink.sendall(data)
                 if how == "cut":
                     self.cut()
-                if how == "freeze":
-                    self.freeze()
                 if how:
                     self.broke.set()
         for end in (source, sink):
