@@ -32,6 +32,8 @@ EDITED = (
 )
 PERSON = "a person decides this"
 MOST_ROWS = 100
+LONGEST_NEXT = 500
+"""Characters of why the next action is that: its end often says what else there is to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,4 +209,4 @@ def _next(view: View) -> str:
         return view.next.reason + "."
     said = f"; it said {row.quoted(view.next.said)}" if view.next.said else ""
     whose = f"; **{PERSON}**" if view.next.person else ""
-    return f"`{view.next.command}` ({row.one_line(view.next.reason)}{said}{whose})"
+    return f"`{view.next.command}` ({row.one_line(view.next.reason, LONGEST_NEXT)}{said}{whose})"

@@ -221,10 +221,10 @@ def when(iso: str) -> str:
     return f"{iso[:10]} {iso[11:16]}Z"
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, longest: int = LONGEST) -> str:
     """Text of people on one line, bounded."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= LONGEST else flat[: LONGEST - 3] + "..."
+    return flat if len(flat) <= longest else flat[: longest - 3] + "..."
 
 
 def quoted(text: str) -> str:

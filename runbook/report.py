@@ -75,7 +75,12 @@ def located(text: str) -> str:
     meant, here = _root(_CHOSEN[0]), _root(Path(os.environ.get("RUNBOOK_WORKSPACE") or "."))
     if meant is None or meant == here:
         return text
-    place = shlex.quote(str(_CHOSEN[0]))
+    return at(_CHOSEN[0], text)
+
+
+def at(workspace: Path, text: str) -> str:
+    """A text whose commands of ours work from anywhere."""
+    place = shlex.quote(str(workspace))
     return OURS.sub(lambda found: f"{found.group(1)}runbook -w {place} ", text)
 
 

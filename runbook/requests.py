@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runbook.errors import RunbookError
 from state import TaskState
 from state.telling import waits_for_yes
-from state.transitions import RUNNING
+from state.transitions import PENDING, RUNNING
 
 if TYPE_CHECKING:
     from state import Snapshot
@@ -18,6 +18,21 @@ REQUEST = "confirm:"
 """Prefix of the keys under which requests are kept."""
 APPROVED_DIGEST = "approved_runbook"
 """The digest of the runbook that a person last said yes to."""
+RETRY_BELOW = "retry --below"
+"""Asks for more than `retry`, so another yes."""
+UNFINISHED = PENDING | {
+    *(TaskState.GATED, TaskState.FAILED, TaskState.STALE, TaskState.ATTENTION),
+}
+AGAIN = frozenset({TaskState.FAILED, TaskState.STALE, TaskState.SKIPPED, TaskState.GATED})
+APPLIES = {
+    "restart": RUNNING,
+    "retry": AGAIN | {TaskState.DONE},
+    "skip": UNFINISHED,
+    "stop": RUNNING,
+    "supersede": frozenset({TaskState.ATTENTION, TaskState.READY}),  # ready: another copy ran it
+    "verify": frozenset({TaskState.FAILED}),
+}
+"""Verb -> states of a task in which it can be carried out at all; `approve` asks for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +77,8 @@ def open_requests(snapshot: Snapshot) -> list[Request]:
 
 def _makes_sense(snapshot: Snapshot, request: Request) -> bool:
     """Whether the task still is where the verb can be carried out."""
-    task = snapshot.task(request.task)
-    state = task.state
-    if request.verb in ("stop", "restart"):
-        return state in RUNNING
-    if request.verb == "supersede":  # ready here, where another copy ran it
-        return state in (TaskState.ATTENTION, TaskState.READY)
-    return request.verb != "approve" or waits_for_yes(task)
+    task, verb = snapshot.task(request.task), request.verb.partition(" ")[0]
+    return waits_for_yes(task) if verb == "approve" else task.state in APPLIES[verb]
 
 
 def find_request(snapshot: Snapshot, request_id: str) -> Request:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.reasons import made_of_earlier, stop_pending
 from state import Claim
+from state.transitions import RUNNING
 
 if TYPE_CHECKING:
     from state import Snapshot, Task
@@ -126,7 +127,7 @@ def task_row(view: View, task: Task) -> TaskRow:
         waits=view.waiting.get(task.id),
         since=task.since,
         attempts=len(view.snapshot.attempts_of(task.id)),
-        progress=view.live.get(task.id),
+        progress=view.live.get(task.id) if task.state in RUNNING else None,
     )
 
 

@@ -26,7 +26,7 @@ class UnknownTask(StateError):
         from difflib import get_close_matches  # 10 ms of import that only a typing error is worth
 
         names = sorted(known)
-        members = [name for name in names if name.startswith(f"{task}[")]
+        members = [name for name in names if name.startswith((f"{task}[", f"{task}@"))]
         near = members[:3] or get_close_matches(task, names, n=3, cutoff=0.5)
         hint = f"Did you mean {', '.join(near)}?" if near else "`runbook status` lists all tasks."
         if members:

@@ -13,6 +13,7 @@ from runbook.cli.follow import Follow
 from runbook.errors import RunbookError
 from runbook.placement import BELOW, unsettled
 from runbook.reader import Reader
+from runbook.requests import RETRY_BELOW
 from runbook.service import Service, ignore
 from runbook.views import task_row
 from state import TaskState
@@ -64,7 +65,7 @@ def retry_command(
         raise RunbookError("--below needs a task.", hint="Name the one to begin with.")
     with call.open() as service:
         if task:
-            use_token(service, token, "retry", task)
+            use_token(service, token, RETRY_BELOW if below else "retry", task)
             moved = service.retry(task, reason=reason, below=below)
             said = report.located(f"{task} is {moved.state}; go on: `runbook run`")
             _answer(call, service, moved, said)

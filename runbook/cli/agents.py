@@ -46,7 +46,7 @@ def mcp_command(workspace: Path, read_only: bool, actor: str | None) -> None:
 @click.option("--runbook", "whole", is_flag=True, help="Say yes to the runbook as it is loaded.")
 @click.pass_obj
 def confirm_command(workspace: Path, request: str | None, whole: bool) -> None:
-    """Say yes, as a person at a terminal, to what an agent asked for.
+    """Say yes or no, as a person at a terminal, to what an agent asked for.
 
     Without REQUEST it lists what waits. The answer is read from the terminal itself, not from
     standard input.
@@ -89,9 +89,13 @@ def _confirm_request(service: Service, request_id: str) -> None:
     where = f", attempt {attempt.number} on {attempt.host}" if attempt else ""
     answer = ask_person(
         f"{report.clean(row.asked_by)} asks: {row.verb} `{row.task}` ({told_state(task)}{where})\n"
-        f"reason given: {report.clean(row.reason)}\n"
-        "Type the task's name to say yes: "
+        f"reason given: {report.clean(row.reason) or 'none'}\n"
+        "Type the task's name to say yes, `no` to take it off the list: "
     )
+    if answer == "no" != row.task:
+        service.decline(row.id)
+        report.line("Declined. It can be asked for again.")
+        return
     if answer != row.task:
         raise RunbookError("Not confirmed.", hint="", exit_code=Exit.NEEDS_APPROVAL)
     report.line(f"token: {service.confirm(row.id)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook import retries
+from runbook.check_words import check_name, found
 from runbook.engine import renewing
 from runbook.engine.events import Info
 from runbook.forecast import OUT, RAN_S, STEADY_S
@@ -314,54 +314,14 @@ def wait_before_retry(world: World, task: Task, attempt: Attempt) -> None:
         world.not_before[task.id] = time.monotonic() + pause
 
 
-def check_name(check: Mapping[str, Any]) -> str:
-    """A check in a few words: its kind and what it looks at."""
-    ((kind, args),) = check.items()
-    about = [
-        str(args[key]) for key in ("key", "path", "glob", "url", "port", "python") if key in args
-    ]
-    return " ".join([kind, *about[:2]])
-
-
 def _first(
     checks: Sequence[Mapping[str, Any]], results: Sequence[CheckResult], verdict: str
 ) -> str | None:
     """The first check with this verdict, and what was found."""
     for check, result in zip(checks, results, strict=True):
         if result.verdict == verdict:
-            found = result.evidence.get("message") or result.evidence.get("found") or ""
-            said = f": {found}" if found else f": {dict(result.evidence)}"
-            if {"key", "value", "wanted"} <= result.evidence.keys():
-                return f"check {result.verdict}: {_measured(result.evidence)}"
-            return f"check {result.verdict}: {check_name(check)}{said}"
+            return f"check {result.verdict}: {found(check_name(check), result.evidence)}"
     return None
-
-
-BOUNDS = {
-    "min": "at least",
-    "above": "above",
-    "max": "at most",
-    "below": "below",
-    "equals": "exactly",
-}
-
-
-def _measured(found: Mapping[str, Any]) -> str:
-    """`gain.low is -0.2, wanted above 0 (/work/eval.json)`."""
-    wanted = bounds(found["wanted"])
-    return f"{found['key']} is {_plain(found['value'])}, wanted {wanted} ({found['path']})"
-
-
-def bounds(wanted: Mapping[str, Any]) -> str:
-    """`at least 1 and below 20`."""
-    told = (f"{BOUNDS[key]} {_plain(wanted[key])}" for key in BOUNDS if key in wanted)
-    return " and ".join(one.strip() for one in told)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return json.dumps(value)
-    return f"{int(value):,}" if value == value // 1 else f"{value:,}"
 
 
 def _attempt(attempts: Sequence[Attempt], attempt_id: str) -> Attempt:

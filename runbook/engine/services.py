@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remote import CheckResult
+from runbook.check_words import check_name
 from runbook.engine.draining import drain, set_draining
 from runbook.engine.events import Problem
-from runbook.engine.finish import check_name, record_checks
+from runbook.engine.finish import record_checks
 from runbook.engine.load import watch
 from runbook.engine.logs import end_of_logs
 from runbook.engine.stopping import stop_beside

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from runbook.check_words import found as in_words
 from runbook.detached import start_engine
 from runbook.mcp import answers
+from runbook.report import at
+from runbook.requests import RETRY_BELOW
 from runbook.verbs.confirming import NeedsConfirmation
 from runbook.verbs.serving import DRAIN_S
+from state.graph import members
+from state.telling import told_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +52,8 @@ def _add_running(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=REACHES)
     def run(
         until: Annotated[
-            str | None, Field(description="Only what this task needs, and the task itself.")
+            str | None,
+            Field(description="Only what this task (or family) needs, and the task itself."),
         ] = None,
         expect_rev: ExpectRev = None,
     ) -> answers.Engine:
@@ -58,7 +64,7 @@ def _add_running(server: MCPServer, session: Session) -> None:
                 pass  # only the comparison: the engine's own writes move the revision
             service.require_approved()
             if until is not None:
-                service.snapshot().task(until)
+                members(service.snapshot(), until)  # raises for one that is not there
             scope = ["--until", until] if until is not None else []
             engine = start_engine(service, ["run", *scope])
             return answers.Engine(
@@ -70,7 +76,10 @@ def _add_running(server: MCPServer, session: Session) -> None:
             )
 
     @server.tool(annotations=REACHES)
-    def verify(task: TaskId, token: Token = None) -> answers.Done:
+    def verify(
+        task: Annotated[str, Field(description="A task's id, or a family's name.")],
+        token: Token = None,
+    ) -> answers.Done:
         """Runs the recorded checks of a done task again, on its host. One that no longer holds
         makes the task stale; nothing is run again by this. A task that failed by a check alone is
         judged again, and done if its checks hold; when they were edited, that needs a person's
@@ -80,13 +89,16 @@ def _add_running(server: MCPServer, session: Session) -> None:
             found = service.verify([task])
             rows = [(name, row) for name, rows in found.tasks.items() for row in rows]
             said = [
-                f"{name}: {row['check']}: {row['verdict']}"
+                f"{name}: {row['verdict']}: {in_words(row['check'], row['evidence'])}"
                 for name, row in rows
                 if row["verdict"] != "pass"
             ]
             missing = {**found.left, **found.unanswered}
             said += [f"{name}: not judged: {why}" for name, why in missing.items()]
-            return "; ".join(said) or f"{len(rows)} checks of {task} hold"
+            snapshot = service.snapshot()
+            now = ", ".join(f"{name} is {told_state(snapshot.task(name))}" for name in found.tasks)
+            held = len(rows) - sum(row["verdict"] != "pass" for _, row in rows)
+            return "; ".join([f"{held} of {len(rows)} checks hold", *said, *([now] if now else [])])
 
         return _confirmed(session, "verify", task, token, act)
 
@@ -94,16 +106,22 @@ def _add_running(server: MCPServer, session: Session) -> None:
 def _add_recording(server: MCPServer, session: Session) -> None:
     @server.tool(annotations=ADDS)
     def retry(
-        task: TaskId, reason: Reason, token: Token = None, expect_rev: ExpectRev = None
+        task: TaskId,
+        reason: Reason,
+        below: Annotated[
+            bool, Field(description="And what was made of its results: all that needs it.")
+        ] = False,
+        token: Token = None,
+        expect_rev: ExpectRev = None,
     ) -> answers.Done:
-        """Makes a failed, skipped, stale or stopped task ready again; `run` then starts it. What a
-        person stopped, or what is stale because it was edited, needs a person's token. A lost
-        attempt is another matter: that needs `supersede`."""
+        """Makes a failed, skipped, stale, stopped or done task ready again; `run` then starts it.
+        What a person stopped, what is stale because it was edited, what is done, and `below` need
+        a person's token. A lost attempt is another matter: that needs `supersede`."""
 
         def act(service: Service) -> str:
-            return f"{task} is {service.retry(task, reason=reason).state}"
+            return f"{task} is {service.retry(task, reason=reason, below=below).state}"
 
-        return _confirmed(session, "retry", task, token, act, expect_rev)
+        return _confirmed(session, RETRY_BELOW if below else "retry", task, token, act, expect_rev)
 
     @server.tool(annotations=ADDS)
     def note(
@@ -220,8 +238,8 @@ def _confirmed(
             return answers.Done(
                 done=False,
                 message="A person must say yes first: ask them to run "
-                f"`runbook confirm {asked.request}` and to give you the token it prints; "
-                "then call this again with it.",
+                f"`{at(session.workspace, f'runbook confirm {asked.request}')}` and to give you "
+                "the token it prints; then call this again with it.",
                 revision=service.store.revision(),
                 request=asked.request,
             )

@@ -5,19 +5,26 @@ The SDK publishes their schemas. A model of its own has only what an answer bund
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runbook.families import WORST_FIRST
 from runbook.views import HeldClaim, NextAction, TaskRow, held_claims, task_row
-from state import Attempt, CheckRun, Need  # noqa: TC001 (schemas are made from annotations)
+from state import Attempt, CheckRun, Event, Need  # noqa: TC001 (schemas are made from annotations)
 from state.telling import told_state
 
 if TYPE_CHECKING:
+    from runbook.reader import Reader
     from runbook.requests import Request
     from runbook.views import View
     from state import Task
+
+LONGEST_VALUE = 300
+"""Characters of JSON; a longer value of an event's payload is told by its length."""
 
 
 class Answer(BaseModel):
@@ -31,6 +38,7 @@ class Status(Answer):
 
     revision: int
     name: str
+    workspace: str = Field(description="The folder where a person's commands are to be run.")
     counts: dict[str, int] = Field(description="Tasks by state, all of them.")
     next: NextAction
     engine: str | None = Field(description="Who advances the graph now; null when nobody does.")
@@ -51,6 +59,9 @@ class TaskDetail(Answer):
     role: str | None
     needs: list[Need]
     out: dict[str, Any]
+    definition: dict[str, Any] = Field(
+        description="As the runbook file defines it: what it runs, its checks, its gate."
+    )
     attempts: list[Attempt]
     checks: list[CheckRun]
 
@@ -64,6 +75,9 @@ class LogText(Answer):
     offset: int
     next_offset: int = Field(description="Where to go on; equal to `size` at the end.")
     size: int
+    behind: bool = Field(
+        description="Nobody copies it now, so its host may have more; `run` brings it."
+    )
     untrusted_text: str
 
 
@@ -102,13 +116,23 @@ class Done(Answer):
 
 
 def status(
-    view: View, chosen: list[Task], *, limit: int, approved: bool, requests: list[Request]
+    view: View,
+    chosen: list[Task],
+    *,
+    workspace: str,
+    limit: int,
+    approved: bool,
+    requests: list[Request],
 ) -> Status:
-    """The graph with the chosen tasks, at most `limit` of them."""
+    """The graph with the chosen tasks, in its order; at most `limit`, those in trouble before
+    those that are done."""
     tasks = [task for task in view.snapshot.tasks if not task.removed]
+    urgent = sorted(chosen, key=lambda task: WORST_FIRST.index(told_state(task)))[:limit]
+    shown = {task.id for task in urgent}
     return Status(
         revision=view.snapshot.revision,
         name=view.snapshot.meta.name,
+        workspace=workspace,
         counts=dict(sorted(Counter(task.state.value for task in tasks).items())),
         next=view.next,
         engine=view.engine,
@@ -117,7 +141,7 @@ def status(
         unreachable_hosts=[h.role for h in view.snapshot.hosts if h.unreachable_since],
         waiting_for_a_person=[f"{r.id}: {r.verb} {r.task}" for r in requests],
         claims=held_claims(view),
-        tasks=[task_row(view, task) for task in chosen[:limit]],
+        tasks=[task_row(view, task) for task in chosen if task.id in shown],
         tasks_left_out=max(0, len(chosen) - limit),
     )
 
@@ -142,6 +166,25 @@ def task_detail(view: View, task: Task, *, attempts: int) -> TaskDetail:
         role=task.role,
         needs=list(task.needs),
         out=dict(task.out),
+        definition=dict(task.definition),
         attempts=list(view.snapshot.attempts_of(task.id)[-attempts:]),
         checks=list(view.snapshot.checks_of(task.id)),
     )
+
+
+def events(reader: Reader, *, after: int | None, limit: int, task: str | None) -> list[Event]:
+    """Those after a revision, the first so many; without one, the newest."""
+    if after is not None:
+        return reader.events(after=after, limit=limit, task=task)
+    if task is None:
+        return reader.events(after=max(0, reader.store.revision() - limit), limit=limit)
+    return reader.events(task=task, limit=-1)[-limit:]
+
+
+def shortened(event: Event) -> Event:
+    """An event whose long values are told by their length."""
+    payload = {}
+    for key, value in event.payload.items():
+        size = len(json.dumps(value))
+        payload[key] = value if size <= LONGEST_VALUE else f"({size:,} characters; see `full`)"
+    return replace(event, payload=payload)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from runbook.errors import explain
+from runbook.errors import Exit, explain
 from runbook.reader import Reader
+from runbook.report import at
 from runbook.service import Service
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Session:
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         """A client that only looks."""
-        with told(), Reader.open(self.workspace, actor=self.actor) as reader:
+        with told(self.workspace), Reader.open(self.workspace, actor=self.actor) as reader:
             reader.is_agent = True  # whatever it calls itself
             yield reader
 
@@ -35,7 +36,7 @@ class Session:
     def acting(self, expect_rev: int | None = None) -> Iterator[Service]:
         """A client that may write."""
         with (
-            told(),
+            told(self.workspace),
             Service.open(self.workspace, actor=self.actor, expect_rev=expect_rev) as service,
         ):
             service.is_agent = True
@@ -43,8 +44,11 @@ class Session:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Known errors become tool errors: what, the next step, and the exit code's name."""
+def told(workspace: Path) -> Iterator[None]:
+    """Known errors become tool errors: what, the next step, and the exit code's name.
+
+    What a person is to do is told as a command that works wherever they stand.
+    """
     try:
         yield
     except Exception as error:
@@ -52,4 +56,6 @@ def told() -> Iterator[None]:
         if known is None:
             raise
         name = known.exit_code.name.lower()
-        raise ToolError(f"{known.message} {known.hint} [{name}]".replace("  ", " ")) from error
+        theirs = known.exit_code is Exit.NEEDS_APPROVAL
+        hint = at(workspace, known.hint) if theirs else known.hint
+        raise ToolError(f"{known.message} {hint} [{name}]".replace("  ", " ")) from error

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from remote import RemoteError, Unreachable
 from runbook.approvals import gate_question, over_budget
+from runbook.check_words import bounds, check_name
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import CHECK_LIMIT_S, bounds, check_name, record_checks
+from runbook.engine.finish import CHECK_LIMIT_S, record_checks
 from runbook.engine.hosts import LeftAlone
 from runbook.engine.observe import live_attempts
 from runbook.engine.planning import Foreseen, make_context, plan_task

@@ -87,15 +87,21 @@ class ConfirmVerbs(Writer):
         allowed: set[TaskState],
         verb: str,
         reason: str,
+        why: str = "",
         person: bool = False,
         also: Sequence[Task] = (),
     ) -> Task:
-        """One move by a person; `also` moves with it, each from the state it is in."""
+        """One move by a person; `also` moves with it, each from the state it is in.
+
+        Args:
+            reason: what is recorded with it; it says who decided.
+            why: what was given as the reason, for a person who is asked first.
+        """
         task = self.snapshot().task(task_id)
         if task.state not in allowed:
             raise wrong_state(task, verb, allowed)
         if person:
-            self._person_decides(verb, task_id, reason)
+            self._person_decides(verb, task_id, why)
         self._require_free(task_id, *(one.id for one in also))
         with self._write() as tx:
             moved = tx.move_task(task_id, to, expect={task.state}, reason=reason)
@@ -143,6 +149,13 @@ class ConfirmVerbs(Writer):
             tx.set_meta(REQUEST + request.id, text_of(replace(request, token_sha256=digest)))
         self.write_progress()
         return token
+
+    def decline(self, request_id: str) -> None:
+        """A person's no: nobody is asked any more. Raises RunbookError: no such request is open."""
+        request = find_request(self.snapshot(), request_id)
+        with self._write() as tx:
+            tx.set_meta(REQUEST + request.id, text_of(replace(request, used=True)))
+        self.write_progress()
 
     def redeem(self, token: str, verb: str, task_id: str) -> Request:
         """Uses a token up, for exactly what it was given for.

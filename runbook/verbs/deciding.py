@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from runbook.errors import Exit, RunbookError
 from runbook.reasons import asks_of_gate, is_over, is_void
+from runbook.requests import RETRY_BELOW, UNFINISHED
 from runbook.verbs.base import wrong_state
 from runbook.verbs.confirming import ConfirmVerbs
 from state import Note, Snapshot, Task, TaskKind, TaskState
@@ -44,8 +45,9 @@ class DecisionVerbs(ConfirmVerbs):
                 *self._stopped(task_id),
                 *({TaskState.DONE} if done else ()),
             },
-            verb="retry",
+            verb=RETRY_BELOW if below else "retry",
             reason=reason or f"retried by {self.store.actor}",
+            why=reason,
             person=changed or below or is_stopped(task),
             also=made_of(snapshot, task_id) if below else (),
         )
@@ -69,17 +71,10 @@ class DecisionVerbs(ConfirmVerbs):
         return self._decide(
             task_id,
             to=TaskState.SKIPPED,
-            allowed={
-                TaskState.DRAFT,
-                TaskState.BLOCKED,
-                TaskState.READY,
-                TaskState.GATED,
-                TaskState.FAILED,
-                TaskState.STALE,
-                TaskState.ATTENTION,
-            },
+            allowed=set(UNFINISHED),
             verb="skip",
             reason=f"{reason} ({self.store.actor})",
+            why=reason,
             person=True,
         )
 

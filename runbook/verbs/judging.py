@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from runbook.check_words import check_name
 from runbook.engine.epochs import see_host
-from runbook.engine.finish import ask, check_name, keep_decision, record_checks, went_well
+from runbook.engine.finish import ask, keep_decision, record_checks, went_well
 from runbook.engine.planning import make_context, plan_task
 from runbook.errors import CannotStart, Exit, RunbookError
 from runbook.reasons import JUDGED, failed_by_checks

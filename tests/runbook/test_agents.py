@@ -91,6 +91,42 @@ def test_what_a_person_stopped_is_not_started_again_by_an_agent(folder: Path) ->
         service.retry("long")
 
 
+def test_a_yes_to_one_task_is_none_to_all_that_needs_it(tmp_path: Path) -> None:
+    tasks = """\
+  one: {title: One, phase: one, step: shell, with: {sh: "true"}}
+  two: {title: Two, phase: one, needs: [one], step: shell, with: {sh: "true"}}
+"""
+    with make(tmp_path, tasks) as service:
+        service.approve_runbook()
+        service.run()
+    with agent(tmp_path) as service:
+        for below in (False, True):
+            with pytest.raises(NeedsConfirmation):
+                service.retry("one", reason="other numbers", below=below)
+        asked = {row.verb: row for row in open_requests(service.snapshot())}
+        assert set(asked) == {"retry", "retry --below"}
+        assert {row.reason for row in asked.values()} == {"other numbers"}
+    with Service.open(tmp_path, actor="anna") as service:
+        few = service.confirm(asked["retry"].id)
+        all_ = service.confirm(asked["retry --below"].id)
+    words = ["retry", "one", "--below", "--reason", "other numbers", "--token"]
+    refused = cli(tmp_path, *words, few, RUNBOOK_ACTOR="agent:x")
+    assert "is for `retry one`, not for this" in refused.stderr
+    done = cli(tmp_path, *words, all_, RUNBOOK_ACTOR="agent:x")
+    assert done.returncode == 0, done.stderr
+    with agent(tmp_path) as service:
+        assert states(service) == {"one": "ready", "two": "blocked"}
+
+
+def test_a_request_ends_when_its_task_is_where_the_verb_does_not_apply(folder: Path) -> None:
+    with agent(folder) as service:
+        for verb in ("skip", "stop"):
+            service.ask(verb, "quick", "")
+        assert [row.verb for row in open_requests(service.snapshot())] == ["skip"]
+        service.run(only=["quick"])
+        assert open_requests(service.snapshot()) == []
+
+
 def test_what_an_edit_made_stale_is_a_persons_to_run_again(folder: Path) -> None:
     with Service.open(folder, actor="anna") as service:
         service.run(only=["quick"])

@@ -24,6 +24,7 @@ from tests.support.workspaces import cli, command, make, states
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+ROOT = Path(__file__).parent.parent.parent.parent
 TASKS = """\
   hello:
     title: Hello
@@ -64,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 async def process(folder: Path, *flags: str) -> AsyncIterator[Client]:
     """A client of the server as an agent's client starts it."""
     argv = command(folder, "mcp", *flags)
-    root = str(Path(__file__).parent.parent.parent.parent)
+    root = str(ROOT)
     server = StdioServerParameters(
         command=argv[0], args=argv[1:], cwd=root, env={**os.environ, "PYTHONPATH": root}
     )
@@ -102,6 +103,11 @@ async def test_the_listing_says_what_each_tool_does(folder: Path) -> None:
         destroys = {n for n, t in tools.items() if t.annotations and t.annotations.destructive_hint}
         assert destroys == {"stop", "restart", "supersede", "skip", "approve"}
         assert "counts" in tools["status"].output_schema["properties"]  # type: ignore[index]
+        states = tools["status"].input_schema["$defs"]["TaskState"]["enum"]
+        assert "attention" in states
+        assert not [t.name for t in tools.values() if "\n " in (t.description or "")]
+        page = (ROOT / "docs" / "handoff.md").read_text(encoding="utf-8")
+        assert [name for name in tools if f"`{name}`" not in page] == []
         uris = {str(r.uri) for r in (await client.list_resources()).resources}
         assert uris == {"runbook://brief", "runbook://progress", "runbook://file"}
         text = (await client.read_resource("runbook://brief")).contents[0].text  # type: ignore[union-attr]
@@ -117,12 +123,14 @@ async def test_a_read_only_server_has_no_tool_that_acts(folder: Path) -> None:
 async def test_tools_answer_with_the_records_of_json(folder: Path) -> None:
     with Service.open(folder) as service:
         service.run(only=["hello"])
+    assert json.loads((folder / ".runbook" / "live.json").read_text())["hello"], "seen to run"
     status = json.loads(cli(folder, "status", "--json").stdout)["data"]
     one = json.loads(cli(folder, "status", "hello", "--json").stdout)["data"]
     async with Client(build_server(folder, actor="agent:t")) as client:
         asked = await call(client, "status")
         detail = await call(client, "task", task="hello")
         assert asked["tasks"] == status["tasks"]
+        assert [row["progress"] for row in asked["tasks"]] == [None, None], "nothing runs"
         assert await call(client, "hosts", facts=True) == status["hosts"]
         assert "hello" in (await call(client, "logs", task="hello", attempt=1))["untrusted_text"]
         none = await client.call_tool("logs", {"task": "hello", "attempt": 2})
@@ -173,6 +181,7 @@ async def test_what_cannot_be_undone_needs_a_persons_token_once(folder: Path) ->
         assert (asked["done"], asked["request"] is not None) == (False, True)
         again = await call(client, "skip", task="long", reason="not needed")
         assert f"runbook confirm {asked['request']}" in await call(client, "brief")
+        assert f"`runbook -w {folder} confirm {asked['request']}`" in asked["message"]
         assert again["request"] == asked["request"]
         assert "not known" in await refused(client, "skip", task="long", reason="r", token="guess")
         token = confirm(folder, asked["request"], "long")
@@ -210,6 +219,82 @@ async def test_a_claim_keeps_others_away_until_it_is_given_back(folder: Path) ->
         await call(second, "claim", subject="long")
 
 
+async def test_what_is_in_trouble_is_listed_before_what_is_not(tmp_path: Path) -> None:
+    tasks = """\
+  part:
+    {title: Part, phase: one, for_each: {i: 4}, step: shell, with: {sh: "test ${each.i} != 2"}}
+  last: {title: Last, phase: one, needs: [part], step: shell, with: {sh: "true"}}
+"""
+    with make(tmp_path, tasks) as service:
+        service.approve_runbook()
+        service.run(only=["part[0]", "part[2]"])
+    async with process(tmp_path) as client:
+        few = await call(client, "status", limit=2)
+        assert [row["id"] for row in few["tasks"]] == ["part[1]", "part[2]"]
+        assert (few["tasks_left_out"], few["workspace"]) == (3, str(tmp_path))
+        family = await call(client, "status", family="part", state="done")
+        assert [row["id"] for row in family["tasks"]] == ["part[0]"]
+        detail = await call(client, "task", task="part[2]")
+        assert detail["definition"]["with"] == {"sh": "test 2 != 2"}
+        begun = await call(client, "run", until="part")
+        assert begun["pid"] > 0
+        while not (await call(client, "wait", timeout_s=5))["ended"]:
+            pass
+        counts = (await call(client, "status"))["counts"]
+    assert counts == {"blocked": 1, "done": 3, "failed": 1}, "the family, and nothing after it"
+
+
+async def test_events_are_the_newest_and_bounded(folder: Path) -> None:
+    with Service.open(folder) as service:
+        service.note("the last word", task="hello")
+        known = service.store.revision()
+    async with Client(build_server(folder, actor="agent:t")) as client:
+        last = await call(client, "events", limit=1)
+        assert last[0]["seq"] == known
+        assert await call(client, "events", limit=1, task="hello") == last
+        first = await call(client, "events", after=0, limit=200)
+        assert [event["seq"] for event in first] == list(range(1, known + 1))
+        assert max(len(json.dumps(event)) for event in first) < 2000
+        seen = next(e for e in first if e["kind"] == "host.seen")
+        assert "characters; see `full`" in seen["payload"]["facts"]
+        whole = await call(client, "events", after=seen["seq"] - 1, limit=1, full=True)
+        assert whole[0]["payload"]["facts"]["hostname"]
+
+
+async def test_a_log_says_when_its_host_may_have_more(folder: Path) -> None:
+    with Service.open(folder) as service:
+        service.run(only=["hello"])
+    async with Client(build_server(folder, actor="agent:t")) as client:
+        assert (await call(client, "logs", task="hello"))["behind"] is False
+        said = await refused(client, "logs", task="hello", stream="err")
+        assert said.endswith("`hello` wrote nothing to `err`. [usage]")
+
+
+async def test_verify_says_what_each_check_found_and_what_came_of_it(tmp_path: Path) -> None:
+    tasks = """\
+  file:
+    title: A file
+    phase: one
+    step: shell
+    with: {sh: "echo hello > ${host.work}/file"}
+    done_when: [{file: {path: "${host.work}/file", min_bytes: 100}}]
+"""
+    with make(tmp_path, tasks) as service:
+        service.approve_runbook()
+        service.run()
+        path = f"{service.snapshot().hosts[0].work}/file"
+        reason = service.snapshot().task("file").reason
+    assert reason == f"check fail: file {path}: bytes 6, min_bytes 100"
+    async with Client(build_server(tmp_path, actor="agent:t")) as client:
+        said = (await call(client, "verify", task="file"))["message"]
+        assert said == (
+            f"0 of 1 checks hold; file: fail: file {path}: bytes 6, min_bytes 100; file is failed"
+        )
+        await asyncio.to_thread(Path(path).write_text, "x" * 200)
+        said = (await call(client, "verify", task="file"))["message"]
+    assert said == "1 of 1 checks hold; file is done"
+
+
 async def test_a_runbook_that_no_person_approved_is_not_run(tmp_path: Path) -> None:
     make(tmp_path, TASKS).close()
     async with Client(build_server(tmp_path, actor="agent:t")) as client:
@@ -230,8 +315,13 @@ async def test_a_runbook_that_no_person_approved_is_not_run(tmp_path: Path) -> N
         ("task", {"task": "helo"}, "hello"),
         ("retry", {"task": "hello", "reason": "r"}, "[usage]"),
         ("run", {"expect_rev": 1}, "[conflict]"),
-        ("logs", {"task": "hello"}, "written nothing"),
+        ("logs", {"task": "hello"}, "has not run yet"),
         ("run", {"until": "nothing"}, "nothing"),
+        ("status", {"phase": "One"}, "no phase `One` (did you mean one?). Its phases: one."),
+        ("status", {"state": "stopped"}, "attention"),
+        ("status", {"family": "helo"}, "hello"),
+        ("events", {"task": "helo"}, "hello"),
+        ("brief", {"task": "helo"}, "hello"),
         ("status", {"limit": 0}, "limit"),
         ("wait", {"timeout_s": 3600}, "timeout_s"),
         ("wait", {"timeout": 5}, "`wait` has no argument `timeout` (did you mean timeout_s?)"),
@@ -256,10 +346,13 @@ def test_confirming_needs_a_terminal(folder: Path) -> None:
     assert request.id in cli(folder, "confirm").stdout
 
 
-def test_a_wrong_name_confirms_nothing(folder: Path) -> None:
+def test_a_wrong_name_confirms_nothing_and_no_is_an_answer(folder: Path) -> None:
     with Service.open(folder) as service:
         request = service.ask("skip", "long", "because")
     assert "token:" not in on_terminal(folder, "confirm", request.id, says="lnog")
+    assert request.id in cli(folder, "confirm").stdout
+    assert "Declined" in on_terminal(folder, "confirm", request.id, says="no")
+    assert cli(folder, "confirm").stdout == "Nothing waits for a yes.\n"
 
 
 def test_the_server_says_where_it_looked_for_a_workspace(tmp_path: Path) -> None:
@@ -281,7 +374,7 @@ def on_terminal(folder: Path, *words: str, says: str) -> str:
     argv = command(folder, *words)
     pid, terminal = pty.fork()
     if pid == 0:
-        os.chdir(Path(__file__).parent.parent.parent.parent)
+        os.chdir(ROOT)
         os.execv(sys.executable, argv)
     os.write(terminal, says.encode() + b"\n")
     shown = b""
