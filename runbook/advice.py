@@ -168,7 +168,7 @@ def _of_failed(snapshot: Snapshot, task: Task, attempt: Attempt | None) -> NextA
     if tries >= SAME_FAILURES:
         reason = f"{task.id} failed {tries} times as it is defined; see {logs}"
         return _on(task, "retry", reason, said=said, person=True)
-    reason = f"{task.id} failed; first find the cause in {logs} and remove it"
+    reason = f"{task.id} failed; mend the cause first: {logs}"
     return _on(task, "retry", reason, said=said)
 
 

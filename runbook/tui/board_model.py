@@ -25,6 +25,8 @@ OPEN = RUNNING | {"serving", "unhealthy"}
 WAITING = frozenset({"gated"})
 TROUBLE = frozenset({"failed", "stopped", "unhealthy", "attention", "stale"})
 FINISHED = frozenset({"done", "skipped"})
+ANSWERED = frozenset({"exited", "collecting", "verified", "check_failed", "stopped"})
+"""States of attempts that are known by an answer."""
 RETRIABLE = frozenset({"failed", "attention", "stale", "skipped"})
 SKIPPABLE = frozenset({"draft", "blocked", "ready", "gated", "failed", "attention", "stale"})
 
@@ -138,11 +140,10 @@ def seen(view: View, role: str | None) -> str | None:
         task = snapshot.by_id.get(name)
         if task is not None and task.role == role:
             times.append(live.seen_at)
-    times += [
-        attempt.started_at
-        for attempt in snapshot.attempts
-        if attempt.host == role and attempt.started_at
-    ][-1:]
+    here = [attempt for attempt in snapshot.attempts if attempt.host == role]
+    times += [attempt.started_at for attempt in here if attempt.started_at][-1:]
+    # Nobody but the machine says how an attempt ended.
+    times += [one.ended_at for one in here if one.ended_at and one.state in ANSWERED]
     return max(times, default=None)
 
 

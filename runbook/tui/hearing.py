@@ -35,7 +35,7 @@ class Ears:
             case Progressed():
                 self._keep_progress(fact)
             case Info():
-                voice.tell(fact.text)
+                voice.news(fact.text)
             case Problem():
                 voice.tell(fact.text, hint=fact.hint, problem=True, about="run")
             case Broke():

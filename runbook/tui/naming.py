@@ -9,6 +9,8 @@ from runbook.tui import format as fmt
 _WORDS = {
     "sha256": "sha256",
     "rc": "exit code",
+    "cpu_s": "processor time",
+    "max_rss_bytes": "most memory",
     "exit_code": "exit code",
     "cls": "ended",
     "pid": "process",
@@ -24,6 +26,8 @@ _WORDS = {
     "ticks": "start ticks",
 }
 """Keys whose words are not their own letters."""
+_RATES = frozenset({"tok_s", "tokens_per_s"})
+"""Keys whose `_s` are no seconds."""
 OF_A_TASK = {
     "with": "arguments",
     "done_when": "done when",
@@ -65,9 +69,15 @@ def quantity(key: object, value: Any) -> str:
             return fmt.size(value)
         if name.endswith("_ms"):
             return f"{value:.1f} ms"
-        if name == "seconds" or (name.endswith("_s") and name not in _WORDS):
+        if name == "seconds" or (name.endswith("_s") and name not in _RATES):
             return f"{value:.1f} s" if value < 100 else fmt.duration(value)
+    if isinstance(value, dict) and value and not any(map(_is_nested, value.values())):
+        return ", ".join(pair(*one) for one in value.items())
     return fmt.value(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list)
 
 
 def pair(key: object, value: Any) -> str:

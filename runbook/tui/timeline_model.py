@@ -24,14 +24,20 @@ def row_of(event: Event, looks: Looks) -> tuple[tuple[str, Style], ...]:
     at = fmt.parse_time(event.at)
     to = fmt.clean(moved_to(event))
     text = fmt.clean(said(event))
-    about = event.task if event.kind.startswith(("attempt.", "check.")) else None
+    about = event.task or event.subject  # nobody knows attempts and checks by their ids
     return (
         (f"{at:%d %b %H:%M:%S} " if at is not None else "", inks.muted),
         (f"{looks.glyphs.state(to)} " if to else "  ", inks.state(to)),
-        (f"{fmt.clean(about or event.subject)} ", inks.text),
-        (f"{to or fmt.clean(event.kind)} ", inks.state(to) if to else inks.muted),
+        (f"{fmt.clean(about)} ", inks.text),
+        (f"{to or _short(event.kind)} ", inks.state(to) if to else inks.muted),
         (text.partition(", ")[2] if to else text, inks.muted),
     )
+
+
+def _short(kind: str) -> str:
+    """`attempt` for `attempt.moved`: what it moved to stands beside it."""
+    name = fmt.clean(kind).removesuffix(".moved").removesuffix(".recorded")
+    return name.removeprefix("task.").replace(".", " ")
 
 
 def tell(event: Event, looks: Looks, *, now: datetime) -> Text:

@@ -75,7 +75,7 @@ class Verbs(MachineVerbs):
         elif self._app.bridge.start_engine(until=until, only=only):
             ask_anew()
             self._app.deeds.begin(command, self._app.now()).outcome = DONE
-            self._app.voice.hush()
+            self._app.voice.clear()
             self._app.voice.did(command)
             self._app.redraw()
         else:

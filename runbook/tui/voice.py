@@ -34,6 +34,8 @@ class Voice:
     def __init__(self, app: RunbookApp) -> None:
         self._app = app
         self._said: Said | None = None
+        self._under: Said | None = None
+        """A problem that nobody put away yet, while the answer to a key lies over it."""
 
     def tell(
         self,
@@ -44,11 +46,21 @@ class Voice:
         about: str = "",
         stays: bool = False,
     ) -> None:
-        """One line for the person; a problem stays until it is put away."""
-        if not problem and self._said is not None and self._said.problem:
-            return
+        """One line for the person; a problem stays until it is put away.
+
+        The answer to a key lies over it for a while: a key that says nothing seems broken.
+        """
+        if problem:
+            self._under = None
+        elif self._said is not None and self._said.problem:
+            self._under = self._said
         self._said = Said(text=text, hint=hint, problem=problem, about=about, stays=stays)
         self.say_on(self._app.place.message)
+
+    def news(self, text: str) -> None:
+        """What nobody asked for: it hides no problem."""
+        if self._under is None and not (self._said is not None and self._said.problem):
+            self.tell(text)
 
     def problem(self, error: Exception) -> None:
         """Say an error."""
@@ -68,12 +80,22 @@ class Voice:
             self.hush()
 
     def hush(self, *, about: str = "") -> bool:
-        """Put the message away (only one about this, if given); whether there was one."""
+        """Put the message away (only one about this, if given); whether there was one.
+
+        What lay under it is shown again.
+        """
+        if about and self._under is not None and self._under.about == about:
+            self._under = None
         if self._said is None or (about and self._said.about != about):
             return False
-        self._said = None
-        self._app.place.message.clear()
+        self._said, self._under = self._under, None
+        self.say_on(self._app.place.message)
         return True
+
+    def clear(self) -> None:
+        """Put everything away."""
+        self._said = self._under = None
+        self._app.place.message.clear()
 
     def did(self, command: str, *, pending: bool = False) -> None:
         """Show the command that does the same; news about a key before it is old."""

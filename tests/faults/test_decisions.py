@@ -2,8 +2,8 @@
 
 Engines, decisions and looks, three at a time, some killed; supervisors killed; links cut; a machine
 that answers wrongly for a while; a runbook file that is edited, also so that a task moves to
-another machine while it runs. RUNBOOK_DECISIONS says for how many seconds (0, which leaves what
-comes at the end: decisions until all is done; `make soak` takes 600), RUNBOOK_SEED which.
+another machine while it runs. RUNBOOK_DECISIONS says for how many seconds (8; `make soak` takes
+600), RUNBOOK_SEED which. At the end come decisions until all is done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pytest
 
 SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
-SECONDS = float(os.environ.get("RUNBOOK_DECISIONS", "0"))
+SECONDS = float(os.environ.get("RUNBOOK_DECISIONS", "8"))
 AT_ONCE = 3
 EVERY_S = 40.0
 """Between two stops at which everything is looked at."""

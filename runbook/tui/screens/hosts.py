@@ -70,7 +70,7 @@ class HostsScreen(SplitScreen):
                         (fmt.clean(role), looks.inks.text),
                         (f"  {word}", looks.inks.state(state)),
                         (age, looks.inks.muted),
-                        (f"  {where}", looks.inks.muted),
+                        (f"  {where}" if where else "", looks.inks.muted),
                     ),
                 )
             )

@@ -233,17 +233,15 @@ class MessageBar(Line):
         inks = looks.inks
         self.said_last = said
         glyph = looks.glyphs.bad if said.problem else looks.glyphs.dot
-        line = Text.assemble(
-            (f" {glyph} ", inks.bad if said.problem else inks.muted),
-            (
-                fmt.clean(said.text, most=400, end=looks.glyphs.ellipsis),
-                inks.bad if said.problem else inks.text,
-            ),
-        )
+        ink = inks.bad if said.problem else inks.text
+        text = Text(fmt.clean(said.text, most=400, end=looks.glyphs.ellipsis), ink)
         if said.hint:
-            line.append(f"\n   {fmt.clean(said.hint)}", inks.text)
+            text.append(f"\n{fmt.clean(said.hint)}", inks.text)
         if said.problem or said.stays:
-            line.append("   esc puts this away", inks.faint)
+            text.append("   esc puts this away", inks.faint)
+        line = Text(f" {glyph} ", inks.bad if said.problem else inks.muted)
+        width = max(20, self.size.width or self.app.size.width) - 4
+        line.append_text(Text("\n   ").join(text.wrap(self.app.console, width)))
         self.put(line)
         self.set_class(True, "-shown")
         self.set_class(said.problem, "-problem")

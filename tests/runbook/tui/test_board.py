@@ -286,6 +286,10 @@ async def test_an_error_stays_until_it_is_put_away(make_app: MakeApp, world: Wor
         app.ears.hear(Info(text="something else"))
         await pilot.pause()
         assert "cannot retry train" in shown(app, "#message")
+        await pilot.press("c")
+        await wait_until(lambda: "nobody's yes" in shown(app, "#message"), "what the key says")
+        await pilot.press("escape")
+        assert "cannot retry train" in shown(app, "#message"), "it was not put away"
         await pilot.press("escape")
         assert not app.board.query_one(MessageBar).has_class("-shown")
 

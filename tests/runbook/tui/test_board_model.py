@@ -19,8 +19,8 @@ from runbook.tui.attention_model import matters
 from runbook.tui.describe import Looks, Subject, describe
 from runbook.tui.memory import Memory
 from runbook.tui.timeline_model import row_of
-from state.model import Event, Meta, TaskState
-from tests.support.fake_service import NOW, World, ago, make_task
+from state.model import AttemptState, Event, Meta, TaskState
+from tests.support.fake_service import NOW, World, ago, make_attempt, make_task
 
 if TYPE_CHECKING:
     from runbook.views import View
@@ -91,6 +91,24 @@ def test_what_a_machine_says_or_shows_instead_of_an_answer_is_told(world: World)
     assert model.word(view, view.snapshot.task("train")) == "other key"
     assert "gpu: it shows another host key, SHA256:new" in drawn(view, "train")
     assert "another host key" not in drawn(view, "tokenize"), "it is done: nothing is asked"
+
+
+def test_a_machine_was_seen_when_it_told_how_an_attempt_ended(world: World) -> None:
+    hosts = tuple(replace(host, seen_at=ago(900)) for host in world.snapshot.hosts)
+    ended = make_attempt("eval", state="stopped", cls="stopped", started=800, ended=30)
+    world.live.clear()
+    world.change(hosts=hosts, attempts=(ended,))
+    assert model.seen(world.open().view(), "gpu") == ago(30)
+    world.change(attempts=(replace(ended, state=AttemptState.LOST),))
+    assert model.seen(world.open().view(), "gpu") == ago(800), "a loss may be only what we think"
+
+
+def test_evidence_has_words_and_units(world: World) -> None:
+    use = {"cpu_s": 12.5, "max_rss_bytes": 15_142_912}
+    done = replace(make_attempt("tokenize"), evidence={"usage": use})
+    world.change(attempts=(done,))
+    said = drawn(world.open().view(), "tokenize", full=True)
+    assert "usage  processor time 12.5 s, most memory 15.1 MB" in said
 
 
 def test_the_cursor_begins_where_something_runs(world: World) -> None:
@@ -203,6 +221,8 @@ def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
         payload={"to": "gated", "reason": "stopped by anna"},
     )  # fmt: skip
     assert "⊘ train stopped stopped by anna" in "".join(text for text, _ in row_of(moved, LOOKS))
+    ended = replace(moved, kind="attempt.moved", subject="a1", payload={"to": "verified"})
+    assert "  train attempt verified" in "".join(text for text, _ in row_of(ended, LOOKS))
     family = Family(name="train", tasks=(train, make_task("train[1]", state="done")))
     assert (family.state, family.said) == ("stopped", "1 stopped, 1 of 2 done")
 
