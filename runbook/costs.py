@@ -1,4 +1,4 @@
-"""Hours and money: what was spent, what is still to come, and whether a start would be too much.
+"""Hours and money: what was spent, and what is still to come. `approvals` holds starts against it.
 
 Pure, from one snapshot and the present time. A machine is paid for by the hour whatever runs on
 it, so money is counted twice over: by task (its own hours at its machine's price) and by host (the
@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from runbook.forecast import LIKE, forecasts, rental_of, seconds_it_ran, seconds_of, went_well
-from state import Snapshot, Task, TaskKind, TaskState, UnknownHost
+from state import Snapshot, Task, TaskState, UnknownHost
 from state.graph import critical_path, family_of
 
 if TYPE_CHECKING:
@@ -177,89 +177,6 @@ def _money(usd: float | None) -> str:
     return "" if usd is None else f"{usd:,.2f}"
 
 
-# -- before a start ---------------------------------------------------------------------------
-
-
-def too_late(snapshot: Snapshot, task: Task, now: datetime) -> str:
-    """Why the rental of its machine does not last for the task; empty if it does."""
-    host = _host(snapshot, task)
-    if host is None or host.ends_at is None:
-        return ""
-    left = (parse(host.ends_at) - now).total_seconds() / HOUR
-    if left <= 0:
-        return f"ended: that of {host.role}, at {host.ends_at[:10]} {host.ends_at[11:16]}Z"
-    if task.kind is TaskKind.SERVICE:
-        return ""  # it ends when it is no longer needed
-    hours, takes = _takes(snapshot, task)
-    ends = f"too short: it {takes}, and that of {host.role} ends in {spell(left)}"
-    return ends if hours > left else ""
-
-
-def too_much(snapshot: Snapshot, task: Task, now: datetime) -> str:
-    """Why starting the task now would break a budget; empty if it would not."""
-    budget = task.definition.get("budget") or {}
-    total = json.loads(snapshot.meta.extra.get("budget", "{}"))
-    if not budget and not total:
-        return ""
-    host = _host(snapshot, task)
-    hours, takes = _takes(snapshot, task)
-    own_hours = sum(_seconds(attempt, now) for attempt in snapshot.attempts_of(task.id)) / HOUR
-    price = host.usd_per_hour if host else None
-    found = _beyond(budget, own_hours, own_hours * (price or 0.0), hours, price, "its budget")
-    if found or not total:
-        return f"it {takes}; {found}" if found else ""
-    costs = measure(snapshot, now)
-    found = _beyond(total, costs.spent_hours, costs.spent_usd, hours, price, "the budget")
-    return f"it {takes}; {found}" if found else ""
-
-
-def _host(snapshot: Snapshot, task: Task) -> HostBinding | None:
-    try:
-        return snapshot.host(task.role or "")
-    except UnknownHost:
-        return None
-
-
-def _takes(snapshot: Snapshot, task: Task) -> tuple[float, str]:
-    """Hours, 0 where nothing is known, and the same in words."""
-    estimate = Estimates(snapshot).of(task)
-    if estimate is None:
-        return 0.0, "has no estimate"
-    hours = estimate.seconds / HOUR
-    return hours, f"needs about {spell(hours)} ({estimate.source})"
-
-
-def _beyond(
-    budget: dict[str, float],
-    spent_hours: float,
-    spent_usd: float,
-    hours: float,
-    price: float | None,
-    whose: str,
-) -> str:
-    most = budget.get("hours")
-    if most is not None and (spent_hours + hours > most or spent_hours >= most):
-        return f"{whose} is {spell(most)}, {spell(spent_hours)} are spent"
-    most, money = budget.get("usd"), hours * (price or 0.0)
-    if most is not None and (spent_usd + money > most or spent_usd >= most):
-        more = f", and it would cost ${money:,.2f}" if money else ""
-        return f"{whose} is ${most:,.2f}, ${spent_usd:,.2f} are spent{more}"
-    return ""
-
-
-def is_allowed(snapshot: Snapshot, task: Task) -> bool:
-    """Whether a person said yes to this start; the next one is asked for anew."""
-    latest = snapshot.latest_attempt(task.id)
-    attempts = latest.number if latest else 0
-    return any(
-        yes.about == "budget"
-        and yes.task == task.id
-        and yes.definition_hash == task.definition_hash
-        and yes.attempts == attempts
-        for yes in snapshot.approvals
-    )
-
-
 # -- estimates --------------------------------------------------------------------------------
 
 
@@ -297,7 +214,7 @@ def _task_cost(
     snapshot: Snapshot, task: Task, stored: int, estimates: Estimates, now: datetime
 ) -> TaskCost:
     attempts = snapshot.attempts_of(task.id)
-    hours = sum(_seconds(attempt, now) for attempt in attempts) / HOUR
+    hours = sum(seconds(attempt, now) for attempt in attempts) / HOUR
     paid = [_attempt_usd(snapshot, attempt, now) for attempt in attempts]
     known = [usd for usd in paid if usd is not None]
     to_come = estimates.of(task) if task.state in LEFT_TO_DO else None
@@ -365,7 +282,7 @@ def _attempt_usd(snapshot: Snapshot, attempt: Attempt, now: datetime) -> float |
     """At the price of the machine that the role had when it began."""
     rental = rental_of(snapshot, attempt)
     price = rental.usd_per_hour if rental else None
-    return None if price is None else _seconds(attempt, now) / HOUR * price
+    return None if price is None else seconds(attempt, now) / HOUR * price
 
 
 def _rental_usd(rental: Rental, now: datetime) -> float | None:
@@ -381,7 +298,7 @@ def _price(snapshot: Snapshot, role: str | None) -> float | None:
         return None
 
 
-def _seconds(attempt: Attempt, now: datetime) -> float:
+def seconds(attempt: Attempt, now: datetime) -> float:
     return _between(attempt.created_at, attempt.ended_at or now.isoformat())
 
 

@@ -29,7 +29,8 @@ APPLIES = {
     "retry": AGAIN | {TaskState.DONE},
     "skip": UNFINISHED,
     "stop": RUNNING,
-    "supersede": frozenset({TaskState.ATTENTION, TaskState.READY}),  # ready: another copy ran it
+    # Not started here, where another copy ran it.
+    "supersede": frozenset({TaskState.ATTENTION, TaskState.READY, TaskState.BLOCKED}),
     "verify": frozenset({TaskState.FAILED}),
 }
 """Verb -> states of a task in which it can be carried out at all; `approve` asks for more."""

@@ -25,6 +25,8 @@ class RunElsewhere(CannotStart):
     exit_code = Exit.CONFLICT
 
 
+NOT_STARTED = frozenset({TaskState.BLOCKED, TaskState.READY})
+"""By this state; another copy may be further."""
 MEMBER_MARKS = str.maketrans({"[": ".", "]": None, "@": ".", ",": "."})
 GIVEN_UP = "given_up:"
 """Prefix of the keys, by task, under which is kept which attempt of another workspace a person gave
@@ -44,7 +46,7 @@ def may_have_run(workspace: Workspace, snapshot: Snapshot, task: Task) -> bool:
     """Whether another copy may have started it: of a state that was shared, or met another."""
     latest = snapshot.latest_attempt(task.id)
     refused = latest is not None and latest.state is AttemptState.NEVER_STARTED
-    if task.state is TaskState.READY:
+    if task.state in NOT_STARTED:
         return refused or workspace.share_file.exists()
     return task.state is TaskState.ATTENTION and refused
 

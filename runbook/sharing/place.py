@@ -111,8 +111,11 @@ def choose(
     known = remembered(workspace) if workspace is not None else None
     if given is None and known is None:
         raise RunbookError(
-            "Where to? This workspace was never pushed or pulled.",
-            hint="Name a file or an address: runbook push s3://BUCKET/KEY",
+            "Which place? "
+            + ("There is no workspace here" if workspace is None else "This workspace")
+            + (" that could know it." if workspace is None else " was never pushed or pulled."),
+            hint="Name a file or an address: `runbook push s3://BUCKET/KEY`, or "
+            "`runbook pull s3://BUCKET/KEY --dir DIR`.",
         )
     url = known.url if given is None and known is not None else given or ""
     if not url.startswith("s3://") and "://" not in url:

@@ -205,7 +205,7 @@ class RunVerbs(ConfirmVerbs):
         if self.dry_run:
             return self._foretell_superseding(snapshot, task, reason)
         theirs = self._run_elsewhere(snapshot, task)
-        if task.state is TaskState.READY and theirs is not None:
+        if task.state in elsewhere.NOT_STARTED and theirs is not None:
             return self._give_up(task, theirs, reason)
         if task.state is not TaskState.ATTENTION or attempt is None:
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
@@ -234,7 +234,7 @@ class RunVerbs(ConfirmVerbs):
         attempt = snapshot.latest_attempt(task.id)
         foreign = bool(task.role) and elsewhere.may_have_run(self.workspace, snapshot, task)
         lost = attempt if task.state is TaskState.ATTENTION else None
-        if lost is None and not (foreign and task.state is TaskState.READY):
+        if lost is None and not (foreign and task.state in elsewhere.NOT_STARTED):
             raise wrong_state(task, "supersede", {TaskState.ATTENTION})
         self._require_free(task.id)
         unseen = []
@@ -262,14 +262,14 @@ class RunVerbs(ConfirmVerbs):
         Even who advances the graph is an event: with one of our own the copy could not be pulled.
 
         Raises:
-            RunElsewhere: a task that would start now was started from another workspace.
+            RunElsewhere: a task that would start now, or right after what runs, was started from
+                another workspace.
         """
         snapshot = self.snapshot()
-        if not self.workspace.share_file.exists() or live_attempts(snapshot):
-            return  # what runs by this state is followed first
-        ready = place(snapshot, wanted=lambda task: not scope or task.id in scope).start
+        if not self.workspace.share_file.exists():
+            return
         silent: set[str | None] = set()
-        for task in [task for task in ready if task.role][:FIRST_ASKED]:
+        for task in [task for task in _coming_next(snapshot, scope) if task.role][:FIRST_ASKED]:
             if task.role in silent:
                 continue
             try:
@@ -307,6 +307,18 @@ class RunVerbs(ConfirmVerbs):
         said = elsewhere.told(task.id, theirs)
         tx.set_meta(elsewhere.GIVEN_UP + task.id, theirs.attempt)
         tx.add_note(f"Run a second time: {said} {reason}", task=task.id, decision=True)
+
+
+def _coming_next(snapshot: Snapshot, scope: frozenset[str]) -> list[Task]:
+    """What a run of these tasks (none: of all) would start now, and right after what runs."""
+    live = {task.id for task, _ in live_attempts(snapshot)}
+    after = [
+        task
+        for task in snapshot.tasks
+        if task.state is TaskState.BLOCKED and not live.isdisjoint(n.task for n in task.needs)
+    ]
+    ready = place(snapshot, wanted=lambda task: not scope or task.id in scope).start
+    return [*ready, *(task for task in after if not scope or task.id in scope)]
 
 
 def _ready_again(tx: Tx, attempt: Attempt, reason: str) -> Task:

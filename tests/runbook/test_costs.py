@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runbook import report
-from runbook.approvals import over_budget
+from runbook.approvals import is_allowed, over_budget
 from runbook.cli.cost import tell
-from runbook.costs import Estimates, busy_seconds, is_allowed, measure, spell
+from runbook.costs import Estimates, busy_seconds, measure, spell
 from runbook.forecast import OUT, RAN_S, STEADY_S, forecasts
 from state import AttemptState, FailureClass, HostBinding, Store, TaskKind, TaskState, open_store
 from tests.state.builders import graph, load, task_def

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,40 @@ def test_a_second_time_is_a_decision_that_names_the_first(ran_by_bob: Path) -> N
         with pytest.raises(RunbookError, match="it is done"):
             ann.supersede("once", reason="again")
     assert starts(ran_by_bob) == 2
+
+
+def test_what_runs_is_not_followed_by_a_state_that_another_copy_left_behind(tmp_path: Path) -> None:
+    tasks = """\
+  slow:
+    title: Runs when the state is handed over
+    phase: one
+    step: shell
+    with: {sh: "until test -e ${host.work}/go; do sleep 0.1; done"}
+"""
+    place = Place(url=str(tmp_path / "state.runbook"))
+    with make(tmp_path / "ann", tasks + TASKS + "    needs: [slow]\n") as ann:
+        left = Event()
+        ann.run(stop_event=left, listen=lambda _: left.set())
+        assert states(ann) == {"slow": "active", "once": "blocked"}
+        ann.push(place)
+        known = ann.store.revision()
+    take(place, tmp_path / "bob")
+    (tmp_path / "ann" / "work" / "go").touch()
+    with Service.open(tmp_path / "bob", actor="bob@far") as bob:
+        bob.run()
+        assert states(bob) == {"slow": "done", "once": "done"}
+        bob.push(place)
+    with Service.open(tmp_path / "ann") as ann, pytest.raises(RunElsewhere, match="`once` was run"):
+        ann.run()
+    shutil.copytree(tmp_path / "ann", tmp_path / "copy")
+    take(place, tmp_path / "copy")
+    with Service.open(tmp_path / "copy") as ann:
+        assert states(ann) == {"slow": "done", "once": "done"}
+    with Service.open(tmp_path / "ann") as ann:
+        assert ann.store.revision() == known, "nothing that would keep a pull from working"
+        ann.supersede("once", reason="his copy is lost")
+        assert ann.run().outcome == "done"
+    assert starts(tmp_path) == 2
 
 
 def test_an_agent_asks_for_it_and_a_person_says_yes(ran_by_bob: Path) -> None:
