@@ -50,3 +50,29 @@ def test_every_verb_is_in_the_readme() -> None:
 
     text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"`{name}" not in text] == []
+
+
+def test_every_module_of_dflash_is_on_the_map() -> None:
+    from pathlib import Path
+
+    root = Path(__file__).parent.parent
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = {path.stem for path in (root / "dflash").glob("*.py")} - {"__init__"}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+def test_every_path_on_the_map_is_there() -> None:
+    import re
+    from pathlib import Path
+
+    root = Path(__file__).parent.parent
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tops = "runbook|state|remote|dflash|tests|scripts|docs|engine"
+    paths = re.findall(rf"`((?:{tops})/[\w/.*<>-]*)`", text)
+    assert len(paths) > 40
+    gone = [
+        path
+        for path in paths
+        if "<" not in path and not [*root.glob(path), *(root / "runbook").glob(path)]
+    ]
+    assert gone == []
