@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dflash import shards
 from dflash.audit_report import render
 from dflash.errors import GateFailed, UsageError
-from dflash.files import read_json, write_json, write_text
+from dflash.files import write_json, write_text
 from dflash.gates import gates_help, judge, parse_gates
 from dflash.looker import Eye, Tally
 from dflash.picture import draw
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
     from dflash.tokenizer import TargetTokenizer
 
+TOKENIZED = {
+    "splits": {"*": {"shards": [shards.SHARD], "rows": int}},
+    "tokenizer": shards.TOKENIZER,
+    "counts?": {"prompt_checked?": int, "prompt_differs?": int},
+}
+"""What is taken of a set's manifest."""
 EXAMPLE = f"""example:
   python -m dflash audit --completions completions --tokenizer models/target --report audit \\
     --gate min_rows=1000 --gate max_truncated=0.05 --gate thinking=required
@@ -86,9 +92,9 @@ def audit(
         sights, vocabulary = of_completions(completions, tokens), None
     else:
         assert tokenized is not None
-        about = read_json(tokenized / shards.MANIFEST, "tokenized set's manifest")
+        about = shards.read_manifest(tokenized, TOKENIZED)
         total = sum(split["rows"] for split in about["splits"].values())
-        end_ids = {about["tokenizer"][name] for name in ("eos_token_id", "pad_token_id")}
+        end_ids = {about["tokenizer"].get(name) for name in ("eos_token_id", "pad_token_id")}
         vocabulary = about["tokenizer"]["vocab_size"]
         sights = of_tokenized(tokenized, tokens, end_ids)
         mismatch = _recorded_mismatch(about)
@@ -124,9 +130,9 @@ def _load(path: Path | None) -> TargetTokenizer | None:
 
 def _recorded_mismatch(manifest: dict[str, Any]) -> float | None:
     """Rows whose prompt the template renders otherwise than the server did, as tokenizing saw."""
-    counts = manifest.get("counts", {})
-    checked = counts.get("prompt_checked", 0)
-    return counts.get("prompt_differs", 0) / checked if checked else None
+    counts = manifest.get("counts") or {}
+    checked = counts.get("prompt_checked")
+    return (counts.get("prompt_differs") or 0) / checked if checked else None
 
 
 def _tell(report: dict[str, Any], out: Path, progress: Progress) -> None:

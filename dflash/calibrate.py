@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, write_json
+from dflash.gpus import kind
 from dflash.plan_inputs import GIB, Work, machine, read_measurements
 from dflash.plan_report import duration
 from dflash.plan_shapes import TargetShape, drafter_flops
@@ -154,7 +155,7 @@ def measure(config: TrainConfig) -> dict[str, Any]:
 
     cuda = torch.cuda.is_available()
     alone = cuda and torch.cuda.device_count() == 1
-    refuse_unequal([_device(i) for i in range(torch.cuda.device_count())] if cuda else [])
+    refuse_unequal([kind(i) for i in range(torch.cuda.device_count())] if cuda else [])
     # The one over gloo forks, so it comes before any thread. One GPU has none to talk to.
     link = {} if alone else {"link_gb_s": _link_by_copy() if cuda else _link_by_gloo()}
     types, made = Types.of(config), plan(config)
@@ -186,19 +187,12 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def _device(i: int) -> tuple[str, int]:
-    import torch
-
-    found = torch.cuda.get_device_properties(i)
-    return found.name, found.total_memory
-
-
-def refuse_unequal(devices: Sequence[tuple[str, int]]) -> None:
+def refuse_unequal(kinds: Sequence[str | None]) -> None:
     """One device is measured, so all must be like it."""
-    kinds = sorted({f"{name} ({memory / GIB:.0f} GiB)" for name, memory in devices})
-    if len(kinds) > 1:
+    if len(set(kinds)) > 1:
         raise InputInvalid(
-            f"the GPUs differ: {', '.join(kinds)}; calibration measures one for all.",
+            f"the GPUs differ: {', '.join(sorted(map(str, set(kinds))))}; calibration measures one "
+            "for all.",
             "Choose equal ones with CUDA_VISIBLE_DEVICES, or give the split yourself: the larger "
             "GPUs to the target (--targets M --drafters N; targets come first).",
         )

@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash.config import read_target_config, text_part
 from dflash.engines import ENGINES, VERSIONS, differences, layout_problems
 from dflash.errors import GateFailed, UsageError
-from dflash.export import CONFIG, MANIFEST, broken_files, read_config, step_folder
+from dflash.export import CONFIG, FILES, MANIFEST, broken_files, read_config, step_folder
 from dflash.files import read_json, write_json
 from dflash.progress import Progress, write_out
 
@@ -81,7 +82,7 @@ def check(
     drafter = step_folder(drafter)
     hf = read_json(drafter / CONFIG, "drafter's config")
     config = read_config(hf, drafter)
-    target_config = read_json(target / "config.json", "target's config")
+    target_config = read_target_config(target / "config.json")
     checks = [
         _files(drafter),
         _fit(config, target_config, target),
@@ -156,14 +157,14 @@ def _numbers(
 def _files(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
         return {"name": "files", "verdict": "skipped", "found": f"no {MANIFEST}"}
-    return _rows("files", broken_files(folder, read_json(folder / MANIFEST, "manifest")))
+    return _rows("files", broken_files(folder, read_json(folder / MANIFEST, "manifest", FILES)))
 
 
 def _fit(config: DrafterConfig, target: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Shapes, and a mask token that means nothing else to the target."""
     from dflash.evaluate import stop_ids
 
-    text = target.get("text_config", target)
+    text = text_part(target)
     pairs = {
         "hidden_size": config.hidden_size,
         "vocab_size": config.vocab_size,

@@ -16,6 +16,7 @@ import platform
 import re
 import shutil
 import sys
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from dflash.drafter import Drafter
 
 STATE, PROVENANCE, LATEST, BEST = "training_state.pt", "provenance.json", "latest", "best"
+STATE_KINDS: dict[str, Any] = {
+    "step": int, "tokens": int, "elapsed_s": float | int, "optimiser": dict, "rng": list,
+    "scale": torch.Tensor,
+}  # fmt: skip
+"""What a resume takes of the training state."""
 PARTIAL = ".partial-"
 NAME = re.compile(r"step-\d{6,}")
 
@@ -100,6 +106,8 @@ def _drop(out: Path, keep: int, held: Collection[str]) -> int:
     """Remove all but the newest `keep`, and those held; how many went."""
     old = [path for path in checkpoints(out)[:-keep] if path.name not in held]
     for path in old:
+        with contextlib.suppress(OSError):  # under its name it is whole, whenever a kill comes
+            path = path.rename(out / f"{PARTIAL}{path.name}")
         shutil.rmtree(path, ignore_errors=True)
     return len(old)
 
@@ -126,12 +134,22 @@ def load_state(folder: Path) -> dict[str, Any]:
     try:
         # Mapped: a rank that keeps a slice of the optimiser reads no more than that.
         state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise DflashError(
-            f"{folder / STATE} cannot be read: {str(error)[:200]}",
-            f"Remove {folder} to resume from the one before it.",
-        ) from error
-    return dict(state)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError) as error:
+        raise not_resumable(folder, str(error)) from error
+    if not isinstance(state, dict):
+        raise not_resumable(folder, f"it holds a {type(state).__name__}")
+    wrong = [name for name, kind in STATE_KINDS.items() if not isinstance(state.get(name), kind)]
+    if wrong:
+        raise not_resumable(folder, f"wrong or missing: {', '.join(wrong)}")
+    return state
+
+
+def not_resumable(folder: Path, why: str) -> DflashError:
+    """Of a checkpoint whose training state is not one."""
+    return DflashError(
+        f"{folder / STATE} cannot be read: {why[:200]}",
+        f"Remove {folder} to resume from the one before it.",
+    )
 
 
 def provenance_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import InputInvalid, UsageError
+from dflash.evaluation_report import COMPARED
 from dflash.files import read_json, write_json
 from dflash.progress import write_out
 from dflash.statistics import paired_bootstrap
@@ -61,9 +62,10 @@ def compare(paths: Sequence[Path], *, seed: int = 0) -> dict[str, Any]:
             {
                 "report": str(path),
                 "drafter": report["request"]["drafter"]["path"],
+                "macro": None,
                 **trained["acceptance_length"],
                 "slots": [slot["rate"] for slot in trained["slots"]],
-                "speedup": trained["speed"]["speedup"],
+                "speedup": trained["speed"].get("speedup"),
                 "lossless": report["lossless"]["verdict"],
                 "minus_first": None if path == paths[0] else _interval(pairs, seed),
             }
@@ -72,13 +74,10 @@ def compare(paths: Sequence[Path], *, seed: int = 0) -> dict[str, Any]:
 
 
 def _report(path: Path) -> dict[str, Any]:
-    report = read_json(path, "report of an evaluation")
-    if report.get("format") != OF_EVAL or "trained" not in report.get("methods", {}):
-        raise InputInvalid(
-            f"{path} has format {report.get('format')!r}, not {OF_EVAL}",
-            "Name what `dflash eval --out` wrote.",
-        )
-    return report
+    return read_json(
+        path, "report of an evaluation", COMPARED, form=OF_EVAL,
+        hint="Name what `dflash eval --out` wrote.",
+    )  # fmt: skip
 
 
 def _check_same(reports: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
@@ -101,7 +100,9 @@ def _bare(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(report: Mapping[str, Any]) -> dict[str, float]:
-    found = {p["id"]: p["methods"]["trained"]["acceptance_length"] for p in report["per_prompt"]}
+    found = {
+        p["id"]: p["methods"]["trained"].get("acceptance_length") for p in report["per_prompt"]
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -113,7 +114,8 @@ def table(found: Mapping[str, Any]) -> str:
     lines = [f"{found['prompts']} prompts; tokens a round, difference from the first, 95% interval"]
     width = max(len(row["report"]) for row in found["rows"])
     for row in found["rows"]:
-        line = f"{row['report']:<{width}}  {row['macro']:6.3f}"
+        macro = "     -" if row["macro"] is None else f"{row['macro']:6.3f}"
+        line = f"{row['report']:<{width}}  {macro}"
         if (change := row["minus_first"]) is not None:
             sure = "" if change["low"] <= 0 <= change["high"] else "  *"
             line += (

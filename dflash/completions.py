@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 FORMAT = "dflash-completions/1"
 MANIFEST = "manifest.json"
 INFLIGHT = "inflight.jsonl"
+SHAPE = {
+    "settings": dict,
+    "shards": [{"file": str, "rows": int, "bytes": int, "sha256": str}],
+    "servers?": dict,
+}
+"""Of the manifest."""
 SYNC_SECONDS = 1.0
 HEAD = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),"prompt_hash":"([0-9a-f]{16})","tokens":(\d+),')
 
@@ -264,13 +270,10 @@ class CompletionStore:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    manifest = read_json(path / MANIFEST, "completions' manifest")
-    if manifest.get("format") != FORMAT:
-        raise InputInvalid(
-            f"{path / MANIFEST} has format {manifest.get('format')!r}, not {FORMAT}",
-            "Point at the folder that `dflash generate --out` wrote.",
-        )
-    return manifest
+    return read_json(
+        path / MANIFEST, "completions' manifest", SHAPE, form=FORMAT,
+        hint="Point at the folder that `dflash generate --out` wrote.",
+    )  # fmt: skip
 
 
 def template_kwargs_of(settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:

@@ -8,14 +8,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from dflash.errors import DflashError
+from dflash.errors import DflashError, InputInvalid
+from dflash.files import read_json
+from dflash.json_shape import COUNT, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_HEAD_DIM = 128
 """Wider heads are not copied from the target: published drafters of such targets use 32 x 128."""
+PUBLISHED = "Use the one that it was published with."
+IDS = (int, [int])
+TARGET = {
+    "vocab_size": COUNT, "hidden_size": COUNT, "num_hidden_layers": COUNT,
+    "num_attention_heads": COUNT, "num_key_value_heads?": COUNT, "head_dim?": COUNT,
+    "intermediate_size?": COUNT, "max_position_embeddings?": COUNT, "rms_norm_eps?": float,
+    "rope_parameters?": dict, "rope_theta?": float,
+    "bos_token_id?": IDS, "eos_token_id?": IDS, "pad_token_id?": IDS, "unk_token_id?": IDS,
+}  # fmt: skip
+"""What is taken of a target's text part, whatever the architecture."""
+DRAFTER = {
+    "hidden_size": COUNT, "intermediate_size": COUNT, "num_hidden_layers": COUNT,
+    "num_attention_heads": COUNT, "num_key_value_heads": COUNT, "head_dim": COUNT,
+    "vocab_size": COUNT, "block_size?": COUNT, "num_target_layers?": COUNT, "rms_norm_eps": float,
+    "max_position_embeddings?": COUNT, "rope_parameters?": dict, "layer_types?": [str],
+    "sliding_window?": int, "is_causal?": bool,
+    "dflash_config": {
+        "target_layer_ids": [int], "mask_token_id": int, "block_size?": COUNT, "causal?": bool,
+        "num_target_layers?": COUNT, "input_embedding_scale?": float, "output_multiplier?": float,
+        "final_logit_softcapping?": float,
+    },
+}  # fmt: skip
+"""What is taken of a drafter's."""
+VOCABULARY = {"added_tokens?": [{"id": int}], "model?": {"vocab?": ({"*": int}, list)}}
+"""Of a `tokenizer.json`; Unigram models keep a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +110,7 @@ class DrafterConfig:
 
         With a window, all layers but the last slide, as in the published Qwen3.6 drafters.
         """
-        text = target.get("text_config", target)
+        text = text_part(target)
         depth = int(text["num_hidden_layers"])
         heads = int(text["num_attention_heads"])
         head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
@@ -112,9 +140,9 @@ class DrafterConfig:
             "target_layer_ids": chosen,
             "num_target_layers": depth,
             "mask_token_id": mask_token_id,
-            "rms_norm_eps": float(text.get("rms_norm_eps", 1e-6)),
+            "rms_norm_eps": _float(text, "rms_norm_eps", 1e-6),
             "rope_theta": read_rope_theta(text),
-            "max_position_embeddings": int(text.get("max_position_embeddings", 40960)),
+            "max_position_embeddings": int(text.get("max_position_embeddings") or 40960),
             "layer_types": sliding,
             "sliding_window": sliding_window,
         }
@@ -173,9 +201,16 @@ class DrafterConfig:
         return top
 
     @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a checkpoint, an export or a published drafter."""
+        return cls.from_hf(read_json(folder / "config.json", "drafter's config", hint=PUBLISHED))
+
+    @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> Self:
         """Read a z-lab `config.json`; refuse one whose taps or block size would be a guess."""
         nested = config.get("dflash_config") or {}
+        if not isinstance(nested, dict):
+            nested = {}
         missing = [key for key in ("target_layer_ids", "mask_token_id") if nested.get(key) is None]
         block_size: Any = nested.get("block_size", config.get("block_size"))
         if block_size is None:
@@ -184,6 +219,11 @@ class DrafterConfig:
             raise DflashError(
                 f"The drafter's config.json lacks {', '.join(missing)}.",
                 "Add them under dflash_config; the usual fallbacks pick wrong layers silently.",
+            )
+        if wrong := misfit(config, DRAFTER):
+            raise DflashError(
+                f"The drafter's config.json cannot be used: {wrong}.",
+                "Take the one that it was written or published with.",
             )
         layers = int(config["num_hidden_layers"])
         window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
@@ -205,13 +245,13 @@ class DrafterConfig:
             mask_token_id=int(nested["mask_token_id"]),
             rms_norm_eps=float(config["rms_norm_eps"]),
             rope_theta=read_rope_theta(config),
-            max_position_embeddings=int(config.get("max_position_embeddings", 40960)),
+            max_position_embeddings=int(config.get("max_position_embeddings") or 40960),
             layer_types=types,
             sliding_window=window if SLIDING in types else None,
             is_causal=config.get("is_causal", nested.get("causal")),
             attention_bias=bool(config.get("attention_bias", False)),
-            input_embedding_scale=float(nested.get("input_embedding_scale", 1.0)),
-            output_multiplier=float(nested.get("output_multiplier", 1.0)),
+            input_embedding_scale=_float(nested, "input_embedding_scale", 1.0),
+            output_multiplier=_float(nested, "output_multiplier", 1.0),
             final_logit_softcapping=float(nested.get("final_logit_softcapping") or 0.0),
         )
 
@@ -246,16 +286,39 @@ def _problems(config: DrafterConfig) -> list[str]:
     return [problem for problem, holds in checks.items() if not holds]
 
 
+def _float(config: Mapping[str, Any], name: str, otherwise: float) -> float:
+    found = config.get(name)
+    return otherwise if found is None else float(found)
+
+
 def read_rope_theta(config: Mapping[str, Any]) -> float:
     """The rotary base: `rope_parameters` first; the flat key may be a stale default, 100x off."""
     parameters = config.get("rope_parameters") or {}
-    parameters = parameters.get(FULL, parameters)  # Gemma keeps one set per layer type
+    per_type = parameters.get(FULL)  # Gemma keeps one set per layer type
+    parameters = per_type if isinstance(per_type, dict) else parameters
     theta = parameters.get("rope_theta", config.get("rope_theta"))
     if theta is None:
         raise DflashError(
             "config.json has no rope_theta, neither flat nor in rope_parameters.", "Add it."
         )
+    if wrong := misfit(theta, float, "rope_theta"):
+        raise DflashError(f"config.json cannot be used: {wrong}.", "Correct it.")
     return float(theta)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a multimodal model's `config.json` what is about text; of another the whole."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
+
+
+def read_target_config(path: Path) -> dict[str, Any]:
+    """A target's `config.json`, in its folder or itself; its text part has what a drafter needs."""
+    file = path / "config.json" if path.is_dir() else path
+    found = read_json(file, "target's config", hint=PUBLISHED)
+    if wrong := misfit(text_part(found), TARGET):
+        raise InputInvalid(f"{file} cannot be read as the target's config: {wrong}", PUBLISHED)
+    return found
 
 
 def default_taps(num_target_layers: int, count: int) -> tuple[int, ...]:
@@ -280,7 +343,7 @@ def choose_mask_token(
         taken: Ids of eos, bos, pad, unk: never good, even when unused in the data.
         in_data: Ids that occur in the training set.
     """
-    added = {int(entry["id"]): entry for entry in tokenizer.get("added_tokens", ())}
+    added = {int(entry["id"]): entry for entry in tokenizer.get("added_tokens") or ()}
     vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
     known = max([*added, *(vocabulary.values() if isinstance(vocabulary, dict) else ()), -1])
     if known + 1 < vocab_size:  # rows beyond the tokenizer, as z-lab chose for Qwen3

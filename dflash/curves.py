@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from dflash.json_shape import misfit
 from dflash.progress import parse_line
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 TENSORBOARD, PICTURE = "tensorboard", "curves.png"
 POINTS = 2000
+EVENT = {"done": float, "metrics": dict}
+"""What has something to draw."""
 PANELS = (
     ("loss", ("loss", "heldout_loss")),
     ("acceptance length", ("acceptance", "heldout_acceptance", "heldout_greedy_acceptance")),
@@ -71,9 +74,9 @@ def series(metrics: Path) -> dict[str, dict[int, float]]:
     with metrics.open("rb") as handle:
         for line in handle:
             event = parse_line(line)
-            if event is None or event.get("done") is None:
+            if event is None or misfit(event, EVENT):
                 continue
-            for name, value in (event.get("metrics") or {}).items():
+            for name, value in event["metrics"].items():
                 if isinstance(value, int | float):
                     found.setdefault(name, {})[int(event["done"])] = float(value)
     return found

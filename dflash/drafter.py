@@ -20,7 +20,7 @@ from torch.nn import functional
 from dflash.attention import Attention, Layout, _sdpa, visible
 from dflash.config import DrafterConfig
 from dflash.errors import DflashError, InputInvalid
-from dflash.files import read_json, write_aside, write_json
+from dflash.files import write_aside, write_json
 from dflash.fused_layer import Frame, fused_works, lay_side_by_side, run_layer, run_norm
 from dflash.spans import spans_by_layer
 
@@ -333,7 +333,7 @@ def load_drafter(
     """Read a checkpoint of ours or z-lab's; every tensor must be there with its shape."""
 
     folder = Path(folder)
-    config = DrafterConfig.from_hf(read_json(folder / CONFIG, "drafter's config"))
+    config = DrafterConfig.read(folder)
     drafter = Drafter(config)
     load_weights(drafter, folder)
     return drafter.to(device=device, dtype=dtype), config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from dflash.checkpoint import latest_checkpoint, load_state
+from dflash.checkpoint import latest_checkpoint, load_state, not_resumable
 from dflash.drafter import load_drafter
 from dflash.errors import Interrupted
 from dflash.feed import LocalFeed, RingFeed, peer_errors
@@ -27,9 +27,12 @@ from dflash.schedule import learning_rate
 from dflash.sharded import optimiser_for
 from dflash.target import TargetTaps
 from dflash.target_weights import TargetEnds
+from dflash.turns import done_by_one
 from dflash.validation import HeldOut
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dflash.batches import DrafterRows, MicroBatch
     from dflash.drafter import Drafter
     from dflash.feed import Delivery, Feed
@@ -131,9 +134,12 @@ class DrafterRun:
         state = load_state(folder)  # of this run: the plan has made sure
         self.scale = state["scale"].to(self.types.device)
         fold_scale(self.drafter, 1 / self.scale)
-        self.optimiser.load_state_dict(state["optimiser"])
-        if self.role.drafter < len(state["rng"]):
-            set_rng(state["rng"][self.role.drafter])
+        try:
+            self.optimiser.load_state_dict(state["optimiser"])
+            if self.role.drafter < len(state["rng"]):
+                set_rng(state["rng"][self.role.drafter])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise not_resumable(folder, f"{type(error).__name__}: {error}") from error
         self.step, self.tokens = int(state["step"]), int(state["tokens"])
         self.elapsed_before = float(state["elapsed_s"])
 
@@ -180,9 +186,8 @@ class DrafterRun:
         self.loader.close()
         if self.step < self.plan.total:
             self.feed.stop(self.step * self.config.micro_batches)
-        self.record.close(lambda: grace_left(stop.at or asked_at))
+        self._close(ended, lambda: grace_left(stop.at or asked_at))
         if ended == "signal":
-            self._wait_for_the_lead()
             raise Interrupted(
                 f"Stopped by a signal after step {self.step} of {self.plan.total}; saved.",
                 "Run the same command again to go on.",
@@ -222,13 +227,17 @@ class DrafterRun:
         if self.role.leads:
             self._report(total, report, rate, batches, deliveries)
 
-    def _wait_for_the_lead(self) -> None:
-        """A rank that leaves with an exit code of its own makes torchrun kill the others: not
-        before the checkpoint is there, and its upload had its time.
+    def _close(self, ended: str, left: Callable[[], float | None]) -> None:
+        """After a signal all wait for the lead: a rank that leaves with an exit code of its own
+        makes torchrun kill the others, and the upload is to have its time.
         """
-        if self.role.drafters > 1:
-            with peer_errors("the first drafter rank"):
-                dist.all_reduce(torch.zeros(1), group=self.group)
+        if ended != "signal" or self.role.drafters == 1:
+            self.record.close(left)
+            return
+        lead = self.role.rank_of_drafter(0)
+        done_by_one(
+            lambda: self.record.close(left), mine=self.role.leads, rank=lead, group=self.group
+        )
 
     def _scaled(self, states: torch.Tensor) -> torch.Tensor:
         """Taps as fc reads them while training; the first micro-batch of all sets the scale."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import __version__, heldout
-from dflash.config import DrafterConfig
+from dflash.config import IDS, DrafterConfig, read_target_config, text_part
 from dflash.errors import GateFailed, InputInvalid, UsageError
-from dflash.evaluation_report import summarise, table
+from dflash.evaluation_report import REPORT, summarise, table
 from dflash.export import step_folder
 from dflash.files import read_json, sha256_file, write_json
 from dflash.partial import Partial
@@ -123,8 +123,8 @@ def evaluate(
     """Run what is not yet done, write the report, return it."""
     _check_numbers(max_new_tokens=max_new_tokens, workers=workers, limit=limit)
     drafter = step_folder(drafter)
-    config = DrafterConfig.from_hf(read_json(drafter / "config.json", "drafter's config"))
-    target_config = read_json(target / "config.json", "target's config")
+    config = DrafterConfig.read(drafter)
+    target_config = read_target_config(target / "config.json")
     chosen = _prompts(
         data, prompt_file, target=target, split=split, thinking=thinking, limit=limit,
         longest=max_prompt_tokens, seed=seed,
@@ -192,7 +192,7 @@ def _finished(out: Path, digest: str) -> dict[str, Any] | None:
     if not out.is_file():
         return None
     try:
-        report = read_json(out, "report")
+        report = read_json(out, "report", REPORT)
     except InputInvalid:  # something else, or torn by another hand: it is written anew
         return None
     same = report.get("format") == FORMAT and report.get("request_sha256") == digest
@@ -206,9 +206,11 @@ def partial_path(out: Path) -> Path:
 def stop_ids(target: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """End tokens: generation_config.json when it names any, as engines do, else config.json."""
     path = target / "generation_config.json"
-    found = read_json(path, "generation config").get("eos_token_id") if path.exists() else None
+    found: Any = None
+    if path.exists():
+        found = read_json(path, "generation config", {"eos_token_id?": IDS}).get("eos_token_id")
     if found is None:
-        found = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
+        found = config.get("eos_token_id", text_part(config).get("eos_token_id"))
     return tuple(sorted(found)) if isinstance(found, list) else () if found is None else (found,)
 
 
@@ -241,7 +243,7 @@ def _prompts(
 def _check_prompts(
     chosen: heldout.PromptSet, target: dict[str, Any], new_tokens: int, config: DrafterConfig
 ) -> None:
-    text = target.get("text_config", target)
+    text = text_part(target)
     rows, room = int(text["vocab_size"]), int(text.get("max_position_embeddings", 1 << 30))
     for prompt in chosen.prompts:
         if max(prompt.tokens) >= rows or min(prompt.tokens) < 0:

@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 PLAIN, TRAINED = "plain", "trained"
 VERDICTS = ("exact", "near_tie", "diverged")
+METHOD = {
+    "acceptance_length": {"macro?": float, "micro?": float},
+    "slots": [{"rate": float}],
+    "speed": {"speedup?": float, "tokens_per_s?": float},
+}
+COMPARED = {
+    "methods": {"trained": METHOD, "*": METHOD},
+    "lossless": {"verdict": str},
+    "per_prompt": [{"id": (str, int), "methods": {"trained": {"acceptance_length?": float}}}],
+    "request": {"target": dict, "drafter": {"path": str}, "prompts": dict, "sampling": dict},
+}
+REPORT = COMPARED | {
+    "prompts": int,
+    "methods": {"trained": METHOD, "*": METHOD | {"lossless": {"verdict": str}}},
+    "comparison": {"*": {"mean": float, "low": float, "high": float, "level": float, "pairs": int}},
+}
+"""What is taken of a report that was read: to compare it, or to tell it again."""
 
 
 def summarise(

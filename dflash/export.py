@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT = "dflash-export/1"
 MANIFEST = "manifest.json"
+FILES = {"files?": [{"path": str, "size": int, "sha256": str}]}
+"""What is taken of an export's manifest."""
 CONFIG, WEIGHTS, PROVENANCE = "config.json", "model.safetensors", "provenance.json"
 EXAMPLE = """example:
   python -m dflash export --checkpoint out/train --out out/export"""
@@ -74,8 +76,8 @@ def step_folder(checkpoint: Path) -> Path:
         if not checkpoint.is_dir():
             raise InputInvalid(f"there is no checkpoint at {checkpoint}", "Check the path.")
         return checkpoint
-    name = latest.read_text(encoding="utf-8").strip()
-    folder = latest.parent / Path(name).name
+    name = latest.read_text(encoding="utf-8", errors="replace").strip()
+    folder = latest.parent / (Path(name).name or "?")
     if not folder.is_dir():
         raise InputInvalid(
             f"{latest} names {name!r}, which is not in {latest.parent}",
@@ -86,8 +88,8 @@ def step_folder(checkpoint: Path) -> Path:
 
 def read_config(hf: dict[str, Any], folder: Path) -> DrafterConfig:
     """The config, when nothing in it would have to be guessed by an engine."""
-    nested = hf.get("dflash_config") or {}
-    if not nested.get("target_layer_ids"):
+    nested = hf.get("dflash_config")
+    if not isinstance(nested, dict) or not nested.get("target_layer_ids"):
         raise DflashError(
             f"{folder / CONFIG} names no taps (dflash_config.target_layer_ids)",
             "Without them engines guess other layers and raise no error; add the ids the "
@@ -119,12 +121,10 @@ def _whole_export_of(out: Path, source: dict[str, Any]) -> dict[str, Any] | None
             f"{out} exists and is no export of ours (it has no {MANIFEST})",
             "Choose another --out, or move it away.",
         )
-    manifest = read_json(out / MANIFEST, "export's manifest")
-    if manifest.get("format") != FORMAT:
-        raise DflashError(
-            f"{out} is something else ({MANIFEST} says {manifest.get('format')!r})",
-            "Choose another --out, or move it away.",
-        )
+    manifest = read_json(
+        out / MANIFEST, "export's manifest", FILES, form=FORMAT,
+        hint="Choose another --out, or move it away.",
+    )  # fmt: skip
     same = manifest.get("source") == source and not broken_files(out, manifest)
     return manifest if same else None
 
@@ -132,7 +132,7 @@ def _whole_export_of(out: Path, source: dict[str, Any]) -> dict[str, Any] | None
 def broken_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """One sentence per file that is not what the manifest says."""
     found = []
-    for entry in manifest.get("files", ()):
+    for entry in manifest.get("files") or ():
         path = folder / entry["path"]
         if not path.is_file():
             found.append(f"{entry['path']} is missing")

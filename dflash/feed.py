@@ -346,7 +346,9 @@ class peer_errors:
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+            said = str(error).splitlines()[0][:200]
+            slow = " If it was only slow, raise --timeout-s." if "imed out" in said else ""
             raise PeerLost(
-                f"The connection to {self.peer} broke: {str(error).splitlines()[0][:200]}",
-                "See what that rank said last. The newest checkpoint is whole.",
+                f"The connection to {self.peer} broke: {said}",
+                f"See what that rank said last. The newest checkpoint is whole.{slow}",
             ) from error

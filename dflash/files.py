@@ -14,12 +14,14 @@ import os
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from dflash.errors import DflashError, InputInvalid
+from dflash.json_shape import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 ASIDE_SUFFIX = ".part"
+AGAIN = "Mend it, or run the step that writes it again."
 
 
 @contextlib.contextmanager
@@ -73,18 +75,49 @@ def write_text(path: Path, text: str) -> None:
         handle.write(text.encode())
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """A JSON object, or an error that names the file and what stands in it."""
+def read_json(
+    path: Path,
+    what: str,
+    shape: Mapping[str, Any] | None = None,
+    *,
+    form: str = "",
+    hint: str = AGAIN,
+) -> dict[str, Any]:
+    """The object in a JSON file, as `json_object` wants it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError:
         raise InputInvalid(
             f"there is no {what} at {path}", "Check the path, or run the step that writes it."
         ) from None
-    except (ValueError, OSError) as error:
-        raise InputInvalid(f"{path} cannot be read as the {what}: {error}") from error
+    except OSError as error:
+        raise InputInvalid(f"{path} cannot be read as the {what}: {error}", hint) from error
+    return json_object(data, path, what, shape, form=form, hint=hint)
+
+
+def json_object(
+    data: bytes,
+    where: Path | str,
+    what: str,
+    shape: Mapping[str, Any] | None = None,
+    *,
+    form: str = "",
+    hint: str = AGAIN,
+) -> dict[str, Any]:
+    """An object, or an error that names its place, what stands there and what to do.
+
+    `shape`: what its reader takes of it (dflash/json_shape.py); `form`: what its `format` says.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputInvalid(f"{where} cannot be read as the {what}: {error}", hint) from error
     if not isinstance(value, dict):
-        raise InputInvalid(f"{path} holds a {type(value).__name__}, the {what} is an object")
+        raise InputInvalid(f"{where} holds a {type(value).__name__}, the {what} is an object", hint)
+    if form and value.get("format") != form:
+        raise InputInvalid(f"{where} has format {value.get('format')!r}, not {form}", hint)
+    if shape is not None and (wrong := misfit(value, shape)):
+        raise InputInvalid(f"{where} cannot be read as the {what}: {wrong}", hint)
     return value
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.errors import InputInvalid
 from dflash.files import read_json
+from dflash.shards import read_manifest
 
 if TYPE_CHECKING:
     from dflash.train_config import TrainConfig
@@ -20,9 +21,8 @@ INCIDENTAL = ("transformers_version", "_name_or_path", "torch_dtype", "dtype")
 
 def of_data(config: TrainConfig) -> str:
     """Of the training split, from its manifest."""
-    manifest = read_json(Path(config.data) / "manifest.json", "tokenized set's manifest")
-    shards = manifest.get("splits", {}).get(config.split, {}).get("shards", [])
-    return hashlib.sha256(json.dumps([s["sha256"] for s in shards]).encode()).hexdigest()
+    split = read_manifest(Path(config.data))["splits"].get(config.split, {"shards": []})
+    return hashlib.sha256(json.dumps([s["sha256"] for s in split["shards"]]).encode()).hexdigest()
 
 
 def of_target(folder: Path | str) -> str:

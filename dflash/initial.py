@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dflash.config import text_part
 from dflash.drafter import Drafter, load_weights
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def start_from_layers(drafter: Drafter, target: TargetWeights | RandomWeights) -
     layers that start as no-ops. What has another shape in the target stays random.
     """
     # These families store the difference of a norm's weight from one.
-    kind = str(target.config.get("text_config", target.config).get("model_type", ""))
+    kind = str(text_part(target.config).get("model_type", ""))
     offset = 1.0 if kind.startswith(("gemma", "qwen3_5", "qwen3_next")) else 0.0
     shape = drafter.config
     first = shape.num_target_layers - shape.num_layers

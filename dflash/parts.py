@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 CHECKED_ROWS = 16  # per file, recorded ids against recorded text: a wrong tokenizer shows at once
 TOGETHER = 32  # rows that go through rendering and encoding side by side
 PARTS = "parts"
+PART = {
+    "input": str, "recipe": dict, "rows": int, "counts": {"*": int},
+    "splits": {"*": {"shards": [shards.SHARD], "lengths": list, "loss_tokens": list}},
+}  # fmt: skip
+"""What is kept of each file of completions."""
 BAD_SHOWN = 5
 
 
@@ -99,7 +104,10 @@ def existing(out: Path, entry: Entry, recipe: Recipe) -> dict[str, Any] | None:
     path = part_path(out, entry.file)
     if not path.is_file():
         return None
-    part = read_json(path, "part of a tokenized set")
+    try:
+        part = read_json(path, "part of a tokenized set", PART)
+    except InputInvalid:  # torn by another hand: it is made anew
+        return None
     same = part["input"] == entry.identity and part["recipe"] == recipe.as_dict()
     whole = same and all(
         (out / name / made["file"]).is_file()

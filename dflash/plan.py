@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import plan_inputs
-from dflash.config import DrafterConfig
+from dflash.config import DrafterConfig, read_target_config
 from dflash.errors import DflashError, InputInvalid, UsageError
-from dflash.files import read_json, write_json
+from dflash.files import write_json
 from dflash.plan_inputs import GPUS, LINKS, Machine, Work
 from dflash.plan_memory import plan_memory
 from dflash.plan_shapes import TargetShape
@@ -122,7 +122,7 @@ def plan(args: argparse.Namespace) -> PlanReport:
 def work_of(args: argparse.Namespace, measured: Mapping[str, Any]) -> Work:
     """Target, drafter and set from the options; every number named by where it came from."""
     path = args.target / "config.json" if args.target.is_dir() else args.target
-    config = read_json(path, "target's config")
+    config = read_target_config(path)
     target = TargetShape.from_config(config, str(path))
     documents, mean = _statistics(args)
     for name in (

@@ -31,8 +31,10 @@ DTYPE_BYTES = {"bfloat16": 2, "float8": 1}
 MEASUREMENTS = ("target_tflops", "drafter_tflops", "link_gb_s")
 BATCH = ("batch_docs", "most_tokens", "most_blocks", "micro_batches")
 """The batch that was measured: a plan with the file has the same one unless told otherwise."""
+COUNTED = ("devices", "memory_gib", "batch_docs", "micro_batches")
 CALIBRATED = ("device", "devices", "memory_gib", "optimiser_s", "target_gib", "drafter_gib", *BATCH)
 """What `dflash train --calibrate` notes besides."""
+MAY_HOLD = f"It may hold numbers above zero named {', '.join(MEASUREMENTS)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,16 +211,18 @@ def pick(name: str, known: Iterable[str], what: str) -> str:
 
 def read_measurements(path: Path) -> dict[str, Any]:
     """A JSON file with any of `target_tflops`, `drafter_tflops`, `link_gb_s`, or a calibration."""
-    found = read_json(path, "measurements")
+    found = read_json(path, "measurements", {"device?": str}, hint=MAY_HOLD)
     unknown = sorted(set(found) - set(MEASUREMENTS) - set(CALIBRATED))
     numbers = {k: v for k, v in found.items() if k != "device"}
     bad = [k for k, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
-    bad += [key for key in MEASUREMENTS if key in found and key not in bad and not found[key] > 0]
+    bad += [k for k in numbers if k not in bad and not 0 <= found[k] < math.inf]
+    bad += [k for k in (*MEASUREMENTS, *COUNTED) if k in found and k not in bad and not found[k]]
+    bad += [k for k in ("device",) if "memory_gib" in found and k not in found]
     if unknown or bad or not found:
         wrong = ", ".join(unknown or bad) or "nothing"
         raise InputInvalid(
             f"{path} holds {wrong}, which is no measurement",
-            f"It may hold numbers above zero named {', '.join(MEASUREMENTS)}.",
+            MAY_HOLD,
         )
     return {key: value if key == "device" else float(value) for key, value in found.items()}
 
@@ -226,9 +230,10 @@ def read_measurements(path: Path) -> dict[str, Any]:
 def set_statistics(folder: Path, split: str) -> tuple[int, float]:
     """Documents and mean tokens of one split, from the manifest of a tokenized set."""
     path = folder / "manifest.json" if folder.is_dir() else folder
-    splits: Any = read_json(path, "tokenized set's manifest").get("splits")
-    if not isinstance(splits, dict) or split not in splits:
-        names = ", ".join(splits) if isinstance(splits, dict) and splits else "none"
+    found = read_json(path, "tokenized set's manifest", {"splits?": {"*": dict}})
+    splits = found.get("splits") or {}
+    if split not in splits:
+        names = ", ".join(splits) or "none"
         raise InputInvalid(
             f"{path} describes no split {split!r} (it has: {names})",
             "Name a folder that `dflash tokenize` wrote, and one of its splits with --split.",

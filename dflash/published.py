@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.config import SLIDING, DrafterConfig
+from dflash.config import PUBLISHED, SLIDING, DrafterConfig, read_target_config, text_part
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, sync_folder
+from dflash.json_shape import COUNT, misfit
 from dflash.progress import Progress, write_out
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 OF_THE_TARGET = ("embed_tokens.", "lm_head.", "verifier_")
+SPECULATOR = {
+    "aux_hidden_state_layer_ids?": [int], "mask_token_id?": int, "draft_vocab_size?": COUNT,
+    "block_size": COUNT, "transformer_layer_config?": dict,
+}  # fmt: skip
 EXAMPLE = """example:
   python -m dflash import --drafter downloads/Qwen3-8B-speculator.dflash --target models/qwen3-8b \\
     --out start
@@ -53,8 +58,7 @@ def adopt(published: Path, target: Path, out: Path, *, progress: Progress) -> Dr
 
     if out.exists():
         raise DflashError(f"{out} is already there", "Choose another --out, or move it away.")
-    target_config = read_json(target / CONFIG, "target's config")
-    text = target_config.get("text_config", target_config)
+    text = text_part(read_target_config(target / CONFIG))
     hf = read_json(published / CONFIG, "drafter's config")
     kind = "speculators" if "speculators_model_type" in hf else "z-lab"
     depth = int(text["num_hidden_layers"])
@@ -83,6 +87,8 @@ def from_speculators(hf: Mapping[str, Any], folder: Path, depth: int) -> dict[st
     if hf["speculators_model_type"] != "dflash":
         kind = hf["speculators_model_type"]
         raise InputInvalid(f"{folder} holds an {kind} speculator, not a DFlash one")
+    if wrong := misfit(hf, SPECULATOR):
+        raise InputInvalid(f"{folder / CONFIG} cannot be used: {wrong}", PUBLISHED)
     layer = _layer_config(hf, folder)
     taps, mask = hf.get("aux_hidden_state_layer_ids"), hf.get("mask_token_id")
     if not taps or mask is None:
@@ -146,7 +152,8 @@ def published_weights(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if (folder / INDEX).is_file():
-        files = sorted(set(read_json(folder / INDEX, "index of weights")["weight_map"].values()))
+        index = read_json(folder / INDEX, "index of weights", {"weight_map": {"*": str}})
+        files = sorted(set(index["weight_map"].values()))
     else:
         files = [WEIGHTS]
     found: dict[str, Tensor] = {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dflash.config import read_target_config, text_part
 from dflash.errors import InputInvalid
 from dflash.files import read_json
 
@@ -58,11 +59,11 @@ class RandomWeights:
 
     def __init__(self, target: Path | str) -> None:
         self.folder = Path(target)
-        self.config = read_json(config_path(target), "target's config")
+        self.config = read_target_config(Path(target))
 
     def find(self, name: str) -> Tensor | None:
         """Random rows for the embedding and, where it is not tied, the head."""
-        text = self.config.get("text_config", self.config)
+        text = text_part(self.config)
         tied = text.get("tie_word_embeddings", self.config.get("tie_word_embeddings", False))
         if name != "embed_tokens.weight" and (name != "lm_head.weight" or tied):
             return None

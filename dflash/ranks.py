@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import EXIT_INTERRUPTED, DflashError, Interrupted
+from dflash.errors import EXIT_INTERRUPTED, DflashError, InputInvalid, Interrupted
 from dflash.feed import PeerLost, peer_errors
-from dflash.files import write_json
+from dflash.files import read_json, write_json
 from dflash.interrupt import StopRequest
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ TORCHRUN_GRACE, MARGIN_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 5.0
 a rank needs of that to leave."""
 PR_SET_PDEATHSIG = 1
 ERRORS = "rank-errors"
+SAID = {"message": str, "hint": str, "kind": str, "pid": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,9 @@ def _watch(
         return
     if all(code in (0, EXIT_INTERRUPTED) for code in codes):
         lead = config.targets if not config.colocated else 0
-        raise Interrupted(*_said(out, lead, ranks[lead].pid, "Stopped; the checkpoint is saved."))
+        said = _said(out, lead, ranks[lead].pid)
+        told = (said["message"], said["hint"]) if said else ("Stopped; the checkpoint is saved.",)
+        raise Interrupted(*told)
     if stop and all(code in (None, 0, EXIT_INTERRUPTED, -signal.SIGTERM) for code in codes):
         raise Interrupted(
             "Stopped before the first step.", "Run the same command again; it goes on where it was."
@@ -258,32 +260,26 @@ def _raise_cause(config: TrainConfig, out: Path, ranks: list[subprocess.Popen[by
         label = Role.of(config, number).label
         if code in (None, 0, EXIT_INTERRUPTED):
             continue
-        message, hint = _said(out, number, process.pid, f"exit code {code}, see its output above")
-        lost = _kind(out, number) == PeerLost.__name__
+        said = _said(out, number, process.pid) or {}
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             hint = "SIGKILL without a person behind it is mostly the kernel, out of memory."
             candidates.append((0, f"{label} was killed by {name}.", f"{hint} Rerun to resume."))
         else:
-            candidates.append((2 if lost else 1, f"{label}: {message}", hint))
+            message = said.get("message", f"exit code {code}, see its output above")
+            lost = said.get("kind") == PeerLost.__name__
+            candidates.append((2 if lost else 1, f"{label}: {message}", said.get("hint", "")))
     _, message, hint = min(candidates)
     raise DflashError(f"Training ended: {message}", hint)
 
 
-def _said(out: Path, rank: int, pid: int, otherwise: str) -> tuple[str, str]:
+def _said(out: Path, rank: int, pid: int) -> dict[str, Any] | None:
+    """What this very process left of its failure, if it could."""
     try:
-        said = json.loads((out / ERRORS / f"{rank}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return otherwise, ""
-    return (said["message"], said["hint"]) if said.get("pid") == pid else (otherwise, "")
-
-
-def _kind(out: Path, rank: int) -> str:
-    try:
-        said = json.loads((out / ERRORS / f"{rank}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(said.get("kind", ""))
+        said = read_json(out / ERRORS / f"{rank}.json", "reason of a rank", SAID)
+    except InputInvalid:
+        return None
+    return said if said["pid"] == pid else None
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:

@@ -37,6 +37,12 @@ MEASURE = ("eval_split", "eval_docs")
 """Held-out scores under others of these are of another measure, and not compared."""
 
 
+SAVED = {
+    "step": int, "total": int, "config": {"dtype?": str}, "warmup?": int, "dtype?": str,
+}  # fmt: skip
+"""What is taken of a checkpoint's provenance."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """How a run goes on."""
@@ -58,18 +64,16 @@ def check_resume(
     dtype: str,
 ) -> Resumed:
     """Refuse another run under this one's name, each difference by its own."""
-    saved = read_json(folder / PROVENANCE, "checkpoint's provenance")
-    lacks = [name for name in ("step", "total", "config") if name not in saved]
-    if lacks:
-        raise DflashError(
-            f"{folder / PROVENANCE} has no {', '.join(lacks)}.",
-            f"Remove {folder} to resume from the one before it.",
-        )
-    step, before = int(saved["step"]), int(saved["total"])
-    warmup = int(saved.get("warmup", warmup_steps(before, config)))
+    saved = read_json(
+        folder / PROVENANCE, "checkpoint's provenance", SAVED,
+        hint=f"Remove {folder} to resume from the one before it.",
+    )  # fmt: skip
+    step, before = saved["step"], saved["total"]
+    warmup = saved.get("warmup")
+    warmup = warmup_steps(before, config) if warmup is None else warmup
     changes = contract_changes(saved["config"], config)
     changes += shape_changes(config, shape)
-    before_dtype = saved.get("dtype", saved["config"]["dtype"])
+    before_dtype = saved.get("dtype") or saved["config"].get("dtype") or "auto"
     if before_dtype not in ("auto", dtype):
         changes.append(f"dtype: {before_dtype} in the checkpoint, {dtype} now")
     if saved.get("data", data) != data:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import fingerprints
-from dflash.config import DrafterConfig, choose_mask_token
+from dflash.config import VOCABULARY, DrafterConfig, choose_mask_token, text_part
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json
 from dflash.schedule import warmup_steps
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from dflash.shards import TokenizedSet
     from dflash.target_weights import TargetWeights
     from dflash.train_config import TrainConfig
-
-
-SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-"""What a drafter's shape follows from, whatever the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +65,7 @@ def plan(config: TrainConfig) -> Plan:
     newest = latest_checkpoint(Path(config.out))
     source = newest or (Path(config.init_from) if config.init_from else None)
     if source is not None:
-        shape = DrafterConfig.from_hf(read_json(source / "config.json", "drafter's config"))
+        shape = DrafterConfig.read(source)
     else:
         shape = DrafterConfig.from_target_config(
             weights.config,
@@ -124,15 +120,7 @@ def target_weights(config: TrainConfig) -> TargetWeights | RandomWeights:
     from dflash.random_target import RandomWeights
     from dflash.target_weights import TargetWeights
 
-    found = RandomWeights(config.target) if config.random_weights else TargetWeights(config.target)
-    text = found.config.get("text_config", found.config)
-    lacks = [name for name in SHAPE if name not in text]
-    if lacks:
-        raise InputInvalid(
-            f"the config.json of {config.target} has no {', '.join(lacks)}.",
-            "Use the one it was published with.",
-        )
-    return found
+    return RandomWeights(config.target) if config.random_weights else TargetWeights(config.target)
 
 
 def frozen_target(config: TrainConfig, types: Types) -> Any:
@@ -172,14 +160,17 @@ def total_steps(config: TrainConfig, batches: Batches) -> int:
 def _mask_token(
     config: TrainConfig, weights: TargetWeights | RandomWeights, data: TokenizedSet
 ) -> int:
-    text = weights.config.get("text_config", weights.config)
+    text = text_part(weights.config)
     vocab = int(text["vocab_size"])
     special = [text.get(f"{name}_token_id") for name in ("eos", "bos", "pad", "unk")]
     taken = [i for s in special if s is not None for i in (s if isinstance(s, list) else [s])]
     if config.random_weights and config.mask_token is None:
         return vocab - 1
     if config.mask_token is None:
-        tokenizer = read_json(Path(config.target) / "tokenizer.json", "target's tokenizer")
+        tokenizer = read_json(
+            Path(config.target) / "tokenizer.json", "target's tokenizer", VOCABULARY,
+            hint="Fetch the target again.",
+        )  # fmt: skip
         chosen = choose_mask_token(vocab, tokenizer, taken)
         if not _occurs(data, chosen):
             return chosen
@@ -197,7 +188,7 @@ def _mask_token(
 def _check_ids(
     config: TrainConfig, weights: TargetWeights | RandomWeights, data: TokenizedSet
 ) -> None:
-    rows = int(weights.config.get("text_config", weights.config)["vocab_size"])
+    rows = int(text_part(weights.config)["vocab_size"])
     for i in range(len(data)):
         ids = data.row(i).input_ids
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:

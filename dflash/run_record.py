@@ -15,10 +15,12 @@ from dflash import curves, keys
 from dflash.checkpoint import BEST, PROVENANCE, latest_checkpoint, provenance_of, save_checkpoint
 from dflash.errors import DflashError
 from dflash.files import read_json, write_json, write_text
+from dflash.json_shape import misfit
 from dflash.progress import Progress, parse_line
 from dflash.resume import MEASURE
 from dflash.run_plan import drafter_dtype
-from dflash.upload import Uploader, options_of, was_sent
+from dflash.summary import SUMMARY, known_summary, read_summary, was_sent
+from dflash.upload import Uploader, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     from dflash.run_plan import Plan
     from dflash.train_config import TrainConfig
 
-SUMMARY, METRICS = "train.json", "metrics.jsonl"
+METRICS = "metrics.jsonl"
 DRAW_EVERY_S = 60.0
+SCORED = {"config": dict, "heldout?": {"heldout_acceptance?": float}}
 
 
 class RunRecord:
@@ -58,10 +61,11 @@ class RunRecord:
 
     def _send_what_is_left(self, uploader: Uploader) -> None:
         """The newest checkpoint, when the run that made it ended before its upload did."""
-        newest, path = latest_checkpoint(self.out), self.out / SUMMARY
-        if newest is None or not path.is_file():
+        newest = latest_checkpoint(self.out)
+        if newest is None or not (self.out / SUMMARY).is_file():
             return
-        if not was_sent(read_json(path, "training summary"), uploader.url, newest.name):
+        summary = known_summary(self.out, self.phase)
+        if summary is None or not was_sent(summary, uploader.url, newest.name):
             self.phase(f"{newest.name} may not have been uploaded: it goes first")
             uploader.offer(newest)
 
@@ -96,8 +100,10 @@ class RunRecord:
         """What an earlier run measured at its last step, as far as that is here."""
         if self.writes and (self.out / METRICS).is_file():
             for event in map(parse_line, (self.out / METRICS).read_bytes().splitlines()):
-                if event and (event.get("kind"), event.get("done")) == ("step", step):
-                    self.last = dict(event["metrics"])
+                if event is None or misfit(event, curves.EVENT):
+                    continue
+                if (event.get("kind"), event["done"]) == ("step", step):
+                    self.last = event["metrics"]
 
     def validated(self, step: int, scores: Mapping[str, Any]) -> None:
         """Held-out scores of the weights after this step."""
@@ -173,8 +179,8 @@ class RunRecord:
         if before and before != name:
             facts: dict[str, Any] = {}
             with contextlib.suppress(DflashError):  # gone or torn: that one is not the best
-                facts = read_json(self.out / before / PROVENANCE, "checkpoint's provenance")
-            known = facts.get("heldout", {}).get("heldout_acceptance", 0.0)
+                facts = read_json(self.out / before / PROVENANCE, "checkpoint's provenance", SCORED)
+            known = (facts.get("heldout") or {}).get("heldout_acceptance") or 0.0
             measure = facts.get("config", {})
             alike = all(measure.get(k) == getattr(self.config, k) for k in MEASURE)
             if alike and known >= self.scores["heldout_acceptance"]:
@@ -194,5 +200,5 @@ class RunRecord:
         self.uploaded = self.uploader.close(left)
         if self.uploaded["problem"]:
             self.phase(f"not uploaded: {self.uploaded['problem']}")
-        summary = read_json(self.out / SUMMARY, "training summary")
+        summary = read_summary(self.out)
         write_json(self.out / SUMMARY, summary | {"upload": self.uploaded})

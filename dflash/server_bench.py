@@ -22,7 +22,7 @@ from statistics import mean, quantiles
 from typing import TYPE_CHECKING, Any
 
 from dflash.client import Settings, complete
-from dflash.errors import GateFailed, UsageError
+from dflash.errors import GateFailed, InputInvalid, UsageError
 from dflash.files import read_json, write_json, write_text
 from dflash.outcomes import Refused, Unavailable
 from dflash.progress import Progress, write_out
@@ -45,6 +45,7 @@ EXAMPLE = """example:
 COMPARED, COMPARED_TOKENS = 16, 48
 WARM_UP = 4
 ADJUSTABLE = "{token}"
+KEPT = {"key": str, "texts": [list], "rows": [dict]}
 """Word of an argv in whose place each start of a server gets a token of its own."""
 
 
@@ -172,7 +173,10 @@ class Bench:
         path = self.args.out / f"{variant.name}.json"
         if not path.is_file():
             return None
-        found = read_json(path, "the results of a variant")
+        try:
+            found = read_json(path, "the results of a variant", KEPT)
+        except InputInvalid:  # torn by another hand: it is measured again
+            return None
         return found if found.get("key") == self._key(variant) else None
 
     def _measured(self, variant: Variant, number: int, total: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dflash import shards
 from dflash.audit_report import histogram
 from dflash.errors import DflashError, InputInvalid
 from dflash.files import read_json, sha256_file
-from dflash.parts import PARTS, part_path
+from dflash.parts import PART, PARTS, part_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SHARE_FORMAT = "dflash-tokenized-share/1"
 QUANTILES = (0, 5, 25, 50, 75, 90, 95, 100)
 SKIPPED = ("dropped_overlong", "skipped_bad")
+SHARE = {"share": [int], "inputs": [{"place": int, "file": str}], "about": dict}
+"""What a merge takes of a share's manifest."""
+COPY = "Copy it again, or make its share anew."
 
 
 def whole_manifest(parts: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,13 +129,10 @@ def gather(folders: Sequence[Path], out: Path) -> tuple[list[dict[str, Any]], di
 
 
 def _share(folder: Path) -> dict[str, Any]:
-    manifest = read_json(folder / shards.MANIFEST, "manifest of a share")
-    if manifest.get("format") != SHARE_FORMAT:
-        raise InputInvalid(
-            f"{folder} has format {manifest.get('format')!r}, not {SHARE_FORMAT}",
-            "Merge what `dflash tokenize --shard I/N` wrote.",
-        )
-    return manifest
+    return read_json(
+        folder / shards.MANIFEST, "manifest of a share", SHARE, form=SHARE_FORMAT,
+        hint="Merge what `dflash tokenize --shard I/N` wrote.",
+    )  # fmt: skip
 
 
 def _check_shares(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
@@ -157,14 +157,12 @@ def _check_shares(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
 def _take(folder: Path, out: Path, file: str) -> dict[str, Any]:
     """One part with its shards; linked where the file system can, copied where not."""
     source = part_path(folder, file)
-    part = read_json(source, "part of a tokenized set")
+    part = read_json(source, "part of a tokenized set", PART, hint=COPY)
     for split, made in part["splits"].items():
         for entry in made["shards"]:
             origin = folder / split / entry["file"]
             if not origin.is_file() or sha256_file(origin) != entry["sha256"]:
-                raise InputInvalid(
-                    f"{origin} is not what its part says", "Copy it again, or make its share anew."
-                )
+                raise InputInvalid(f"{origin} is not what its part says", COPY)
             _place(origin, out / split / entry["file"])
     _place(source, out / PARTS / source.name)
     return part

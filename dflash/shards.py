@@ -20,7 +20,7 @@ from dflash.errors import InputInvalid
 from dflash.files import read_json, sha256_file, write_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     import numpy as np
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 FORMAT = "dflash-tokenized/1"
 BATCH_ROWS = 1000
 MANIFEST = "manifest.json"
+SHARD = {"file": str, "bytes": int, "rows": int, "sha256": str}
+SPLITS = {"*": {"shards": [SHARD]}}
+TOKENIZER = {"fingerprint": str, "vocab_size": int, "eos_token_id?": int, "pad_token_id?": int}
+"""What stands in a manifest: its splits, and the tokenizer that made them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,13 +162,21 @@ def _record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema())
 
 
+def read_manifest(path: Path, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Of a tokenized set; `more`: the shape of what its reader takes besides the shards."""
+    return read_json(
+        path / MANIFEST, "tokenized set's manifest", {"splits": SPLITS, **(more or {})},
+        form=FORMAT, hint="Point at the folder that `dflash tokenize --out` wrote.",
+    )  # fmt: skip
+
+
 class TokenizedSet:
     """One split of a tokenized set, opened read-only; rows are views into the memory map."""
 
     def __init__(self, path: Path | str, split: str = "train") -> None:
         self.path = Path(path)
         self.split = split
-        self.manifest = read_json(self.path / MANIFEST, "tokenized set's manifest")
+        self.manifest = read_manifest(self.path)
         self._batches: list[_Batch] = []
         self._starts: list[int] = []
         rows = 0
@@ -176,12 +188,7 @@ class TokenizedSet:
         self._rows = rows
 
     def _entries(self) -> list[dict[str, Any]]:
-        if self.manifest.get("format") != FORMAT:
-            raise InputInvalid(
-                f"{self.path / MANIFEST} has format {self.manifest.get('format')!r}, not {FORMAT}",
-                "Point at the folder that `dflash tokenize --out` wrote.",
-            )
-        splits = self.manifest.get("splits", {})
+        splits = self.manifest["splits"]
         if self.split not in splits:
             raise InputInvalid(
                 f"{self.path} has no split {self.split!r}, only {', '.join(sorted(splits))}",
@@ -275,7 +282,7 @@ def _open_shard(path: Path, entry: dict[str, Any]) -> list[_Batch]:
 
 def verify(path: Path, split: str) -> list[str]:
     """Digests of a whole split against its manifest; returns one sentence per difference."""
-    entries = read_json(path / MANIFEST, "tokenized set's manifest")["splits"][split]["shards"]
+    entries = read_manifest(path)["splits"][split]["shards"]
     return [
         f"{split}/{entry['file']} differs from the manifest's sha256"
         for entry in entries

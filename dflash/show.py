@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash import completions, shards
 from dflash.errors import InputInvalid
-from dflash.files import read_json
 from dflash.tokenizer import TargetTokenizer
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def find_row(folder: Path, name: str, split: str | None) -> tuple[str, shards.Row]:
-    manifest = read_json(folder / shards.MANIFEST, "tokenized set's manifest")
-    names = [split] if split else sorted(manifest.get("splits", {}))
+    names = [split] if split else sorted(shards.read_manifest(folder)["splits"])
     for one in names:
         rows = shards.TokenizedSet(folder, one)
         place = rows.find(name)
@@ -96,8 +94,8 @@ def _not_there(name: str, where: str) -> InputInvalid:
 
 
 def _refuse_other_tokenizer(folder: Path, tokenizer: TargetTokenizer) -> None:
-    made_by = read_json(folder / shards.MANIFEST, "manifest")["tokenizer"]["fingerprint"]
-    if made_by != tokenizer.fingerprint:
+    about = shards.read_manifest(folder, {"tokenizer": {"fingerprint": str}})
+    if about["tokenizer"]["fingerprint"] != tokenizer.fingerprint:
         raise InputInvalid(
             f"{folder} was tokenized by another tokenizer than {tokenizer.path}",
             "Name the folder that `dflash tokenize --tokenizer` was given.",

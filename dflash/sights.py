@@ -13,7 +13,7 @@ from dflash.completions import (
     template_kwargs_of,
 )
 from dflash.errors import InputInvalid
-from dflash.files import jsonl_lines, read_json
+from dflash.files import jsonl_lines
 from dflash.measures import Sight
 from dflash.parts import record_of
 from dflash.sources import open_source
@@ -80,7 +80,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 def of_tokenized(
     path: Path, tokenizer: TargetTokenizer | None, end_ids: set[int | None]
 ) -> Iterator[Sight]:
-    manifest = read_json(path / shards.MANIFEST, "tokenized set's manifest")
+    manifest = shards.read_manifest(path, {"tokenizer": shards.TOKENIZER})
     made_by = manifest["tokenizer"]["fingerprint"]
     if tokenizer is not None and tokenizer.fingerprint != made_by:
         raise InputInvalid(

@@ -7,7 +7,6 @@ work, so that the network and the processors are busy at the same time.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash import completions, quarantine
 from dflash.errors import InputInvalid
+from dflash.files import json_object
 from dflash.s3 import S3, StoreOptions
 from dflash.s3_store import S3Store
 
@@ -145,16 +145,11 @@ def _open_s3(where: str, options: StoreOptions) -> Source:
     store = S3Store(where, options)
     names = store.listed(deep=False)
     if completions.MANIFEST in names:
-        try:
-            manifest = json.loads(store.read(completions.MANIFEST) or b"")
-        except ValueError as error:
-            raise InputInvalid(f"{where}/{completions.MANIFEST} is no JSON: {error}") from error
-        if manifest.get("format") != completions.FORMAT:
-            raise InputInvalid(
-                f"{where}/{completions.MANIFEST} has format {manifest.get('format')!r}, "
-                f"not {completions.FORMAT}",
-                "Point at what `dflash generate` wrote.",
-            )
+        manifest = json_object(
+            store.read(completions.MANIFEST) or b"", f"{where}/{completions.MANIFEST}",
+            "completions' manifest", completions.SHAPE, form=completions.FORMAT,
+            hint="Point at what `dflash generate` wrote.",
+        )  # fmt: skip
         entries = _listed(manifest)
         if missing := [entry.file for entry in entries if entry.file not in names]:
             raise InputInvalid(

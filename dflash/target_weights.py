@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import functional
 
+from dflash.config import read_target_config
 from dflash.errors import InputInvalid
 from dflash.files import read_json
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PREFIXES = ("model.language_model.", "language_model.model.", "model.", "")
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+WEIGHT_MAP = {"weight_map": {"*": str}}
 
 
 class TargetWeights:
@@ -28,12 +30,12 @@ class TargetWeights:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self.config = read_json(self.folder / "config.json", "target's config")
+        self.config = read_target_config(self.folder / "config.json")
         self._files = self._find_files()
 
     def _find_files(self) -> dict[str, str]:
         if (self.folder / INDEX).is_file():
-            found = dict(read_json(self.folder / INDEX, "index of weights").get("weight_map", {}))
+            found = read_json(self.folder / INDEX, "index of weights", WEIGHT_MAP)["weight_map"]
             lacks = [name for name in sorted({*found.values()}) if not self._has(name)]
             if lacks or not found:
                 raise InputInvalid(

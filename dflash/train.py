@@ -13,13 +13,23 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import EXIT_FAILED, DflashError, UsageError
+from dflash import gpus
+from dflash.errors import EXIT_FAILED, EXIT_INTERRUPTED, DflashError, UsageError
 from dflash.files import read_json, write_json
 from dflash.progress import Progress, write_out
-from dflash.train_config import TrainConfig, contract_changes
+from dflash.summary import (
+    SUMMARY,
+    is_over,
+    known_summary,
+    read_summary,
+    require_sent,
+    was_sent,
+)
+from dflash.train_config import TrainConfig
 from dflash.train_options import add_arguments, config_from
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run", "train"]
 
-RUN, SUMMARY = "run.json", "train.json"
+RUN = "run.json"
 LOCK_PATIENCE_S = 20.0
 """Ranks of a launcher that was killed end within a step; a rerun waits for them this long."""
 
@@ -77,16 +87,16 @@ def train(config: TrainConfig) -> dict[str, Any]:
             run_rank(config, role)
         else:
             launch(config, out / RUN, out, lock=lock)
-    return require_sent(read_json(out / SUMMARY, "training summary"))
+    return require_sent(read_summary(out))
 
 
 def sent(config: TrainConfig, finished: dict[str, Any]) -> dict[str, Any]:
     """A run that is over; its last checkpoint is sent where it was to go, if it is not there."""
-    from dflash.upload import Uploader, options_of, was_sent
+    from dflash.upload import Uploader, options_of
 
     checkpoint = Path(finished["checkpoint"])
     if not config.upload or was_sent(finished, config.upload, checkpoint.name):
-        return finished
+        return require_sent(finished)
     tell = Progress(echo=sys.stderr)
     uploader = Uploader(
         config.upload, lambda text: tell.emit("phase", message=text), options_of(config)
@@ -95,19 +105,6 @@ def sent(config: TrainConfig, finished: dict[str, Any]) -> dict[str, Any]:
     found = finished | {"upload": uploader.close()}
     write_json(Path(config.out) / SUMMARY, found)
     return require_sent(found)
-
-
-def require_sent(summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary; raises KeysExpired where nothing is missing but keys for the last upload."""
-    from dflash.s3 import KeysExpired
-
-    upload = summary.get("upload") or {}
-    if upload.get("keys_ended"):
-        raise KeysExpired(
-            f"trained, but not uploaded: {upload['problem']}",
-            "The checkpoint is kept here; the same command with new keys sends it.",
-        )
-    return summary
 
 
 @contextlib.contextmanager
@@ -131,13 +128,17 @@ def _only_run(out: Path) -> Iterator[int]:
 
 def finished_or_restored(config: TrainConfig) -> dict[str, Any] | None:
     """The summary of a run that is over, else None, with all in `out` that it goes on from."""
-    from dflash.checkpoint import remove_partial
+    from dflash.checkpoint import latest_checkpoint, remove_partial
 
-    finished = finished_summary(config)
-    if finished is None:
-        restore(config)
-        remove_partial(Path(config.out))  # after it: it goes on with what a killed one fetched
-    return finished
+    out, tell = Path(config.out), Progress(echo=sys.stderr)
+    newest = latest_checkpoint(out)
+    if newest is not None:
+        summary = known_summary(out, lambda message: tell.emit("phase", message=message))
+        if summary is not None and is_over(summary, newest, config):
+            return summary
+    restore(config)
+    remove_partial(out)  # after it: it goes on with what a killed one fetched
+    return None
 
 
 def restore(config: TrainConfig) -> None:
@@ -152,26 +153,6 @@ def restore(config: TrainConfig) -> None:
             config.upload, out, lambda message: tell.emit("phase", message=message),
             options_of(config),
         )  # fmt: skip
-
-
-def finished_summary(config: TrainConfig) -> dict[str, Any] | None:
-    """The summary of a run that needs nothing more under these options."""
-    from dflash import fingerprints
-    from dflash.checkpoint import latest_checkpoint
-
-    out = Path(config.out)
-    newest = latest_checkpoint(out)
-    if newest is None or not (out / SUMMARY).is_file():
-        return None
-    summary = read_json(out / SUMMARY, "training summary")
-    same = Path(summary["checkpoint"]).name == newest.name and not contract_changes(
-        summary["config"], config
-    )
-    compared = ("steps", "tokens", "epochs", "minutes", "dtype")
-    asked = config.to_json()
-    unchanged = all(summary["config"].get(name) == asked[name] for name in compared)
-    unchanged = unchanged and summary["data"] == fingerprints.of_data(config)
-    return summary if same and unchanged and summary["ended"] in ("steps", "time") else None
 
 
 def rank_main(config: TrainConfig) -> int:
@@ -204,6 +185,9 @@ def whole_process(config: TrainConfig) -> int:
         code = rank_main(config)
     except DflashError:
         raise
+    except KeyboardInterrupt:  # before the first step: there is nothing to save
+        sys.stderr.write("dflash train: interrupted; run the same command again\n")
+        code = EXIT_INTERRUPTED
     except Exception:  # noqa: BLE001 - told in full, as the interpreter would
         traceback.print_exc()
         code = EXIT_FAILED
@@ -216,19 +200,22 @@ def whole_process(config: TrainConfig) -> int:
 
 def run_by_torchrun(config: TrainConfig, role: Role) -> None:
     """What `train` does around a run: here the lead does it for all ranks."""
-    import torch.distributed as dist
+    from dflash.turns import done_by_one
 
-    from dflash.feed import peer_errors
+    out = Path(config.out)
+    with contextlib.ExitStack() as held:  # the folder, by the lead, until it is done
 
-    finished = finished_or_restored(config) if role.leads else None
-    over: list[Any] = [None] * role.world
-    with peer_errors("the first drafter rank"):
-        dist.all_gather_object(over, finished is not None)
-    if not any(over):
-        run_rank(config, role)
-    if role.leads:
-        summary = finished or read_json(Path(config.out) / SUMMARY, "training summary")
-        write_out(require_sent(sent(config, summary) if finished else summary))
+        def prepare() -> dict[str, Any] | None:
+            with mendable():
+                out.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_only_run(out))
+                return finished_or_restored(config)
+
+        finished = done_by_one(prepare, mine=role.leads, rank=role.rank_of_drafter(0))
+        if finished is None:
+            run_rank(config, role)
+        if role.leads:
+            write_out(sent(config, finished) if finished else require_sent(read_summary(out)))
 
 
 def run_rank(config: TrainConfig, role: Role) -> None:
@@ -244,9 +231,10 @@ def run_rank(config: TrainConfig, role: Role) -> None:
     if config.deterministic:
         make_deterministic()
     if role.world > 1:
-        agree(config, made)
+        kinds = agree(config, made, gpus.kind(types.device.index))
+        made = replace(made, notes=(*made.notes, *gpus.unequal(role, kinds)))
     try:
-        with StopRequest(launched=under_launcher()) as stop:
+        with StopRequest(launched=under_launcher()) as stop, mendable():
             if role.is_drafter:
                 drafter = DrafterRun(config, role, made, types)
                 drafter.run(stop)
@@ -256,7 +244,14 @@ def run_rank(config: TrainConfig, role: Role) -> None:
         if is_out_of_memory(error):
             raise out_of_memory(error, role, config) from error
         raise
-    except OSError as error:  # a full disk, a missing right: the user's to mend
+
+
+@contextlib.contextmanager
+def mendable() -> Iterator[None]:
+    """A full disk, a missing right: the user's to mend."""
+    try:
+        yield
+    except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise DflashError(
             f"{error.strerror or error}{where}", "Free the cause and run the same command again."
@@ -272,8 +267,8 @@ def make_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def agree(config: TrainConfig, made: Plan) -> None:
-    """All ranks must have derived the same run: on several nodes files may differ."""
+def agree(config: TrainConfig, made: Plan, gpu: str | None = None) -> list[str | None]:
+    """All ranks must have derived the same run: on several nodes files may differ. Their GPUs."""
     import torch.distributed as dist
 
     from dflash.feed import peer_errors
@@ -287,15 +282,16 @@ def agree(config: TrainConfig, made: Plan) -> None:
     }
     found: list[Any] = [None] * dist.get_world_size()
     with peer_errors("the other ranks"):
-        dist.all_gather_object(found, own)
-    for name, value in found[0].items():
-        for rank, other in enumerate(found):
+        dist.all_gather_object(found, (own, gpu))
+    for name, value in found[0][0].items():
+        for rank, (other, _) in enumerate(found):
             if other[name] != value:
                 raise DflashError(
                     f"Rank 0 and rank {rank} differ in {name}: {value} and {other[name]}.",
                     "Every node needs the same --target and --data, and --out on a file system "
                     "that all of them share.",
                 )
+    return [one for _, one in found]
 
 
 def run_target(config: TrainConfig, role: Role, made: Plan, types: Types) -> None:

@@ -138,6 +138,9 @@ class TrainConfig:
                 f"Unknown training option {', '.join(unknown)}.",
                 f"Known: {', '.join(sorted(names))}.",
             )
+        lacks = [name for name in ("target", "data", "out") if name not in values]
+        if lacks:
+            raise DflashError(f"The training options lack {', '.join(lacks)}.", "Add them.")
         fixed = dict(values)
         for name in ("taps", "betas"):
             if isinstance(fixed.get(name), list):
@@ -223,7 +226,7 @@ def _train_problems(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(("betas", f"{config.betas} are not two numbers from 0 to below 1."))
     if config.upload is not None and not re.match("s3://[^/]", config.upload):
         found.append(("upload", f"{config.upload!r} is no s3://BUCKET/PREFIX."))
-    if config.micro_batches % config.drafters:
+    if config.drafters > 0 and config.micro_batches % config.drafters:
         problem = (
             f"{config.micro_batches} do not split evenly over {config.drafters} drafter ranks."
         )

@@ -10,6 +10,7 @@ the store, and the credentials, come from the environment (AWS_ACCESS_KEY_ID, AW
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import threading
 import time
@@ -17,19 +18,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dflash import keys
-from dflash.checkpoint import PARTIAL
+from dflash.checkpoint import NAME, PARTIAL
 from dflash.errors import DflashError, InputInvalid, UsageError
-from dflash.files import sha256_file, sync_folder, write_text
+from dflash.files import json_object, sha256_file, sync_folder, write_text
 from dflash.s3 import S3, KeysExpired, NoAccess, StoreOptions, short, split
 from dflash.s3_store import S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from dflash.train_config import TrainConfig
 
 MANIFEST, LATEST = "manifest.json", "latest"
+FILES = {"files": {"*": {"size": int, "sha256": str}}}
 OPTIONS = StoreOptions(connections=8)
 """The training has the processors and the line first."""
 OTHER = "Point `latest` there at an earlier checkpoint, or leave --upload out."
@@ -45,12 +47,6 @@ def options_of(config: TrainConfig) -> StoreOptions:
         OPTIONS, endpoint=config.endpoint, region=config.region, addressing=config.addressing,
         short_lived_only=config.short_lived_only,
     )  # fmt: skip
-
-
-def was_sent(summary: Mapping[str, Any], url: str, checkpoint: str) -> bool:
-    """Whether an earlier run's summary tells that this checkpoint arrived there."""
-    upload = summary.get("upload") or {}
-    return (upload.get("url"), upload.get("latest")) == (url.rstrip("/"), checkpoint)
 
 
 class Uploader:
@@ -174,14 +170,16 @@ def fetch_latest(
         latest = store.read(LATEST)
         if latest is None:
             return None
-        name = latest.decode().strip()
-        if not name.startswith("step-") or "/" in name:
-            raise InputInvalid(f"{url}/{LATEST} names {name!r}, which is no checkpoint")
+        name = latest.decode(errors="replace").strip()
+        if not NAME.fullmatch(name):
+            raise InputInvalid(f"{url}/{LATEST} names {name!r}, which is no checkpoint", OTHER)
         tell(f"fetching {name} from {url}")
         aside = _fetch(store, name, out)
     except (InputInvalid, NoAccess):
         raise
     except (DflashError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # of this disk; what has arrived is kept
         raise DflashError(
             f"Cannot look for an earlier checkpoint in {url}: {short(error)}",
             "Correct the credentials or the endpoint (AWS_ENDPOINT_URL), or leave --upload out.",
@@ -198,12 +196,14 @@ def _fetch(store: S3Store, name: str, out: Path) -> Path:
     body = store.read(f"{name}/{MANIFEST}")
     if body is None:
         raise InputInvalid(f"{store.where}/{name} has no {MANIFEST}", OTHER)
-    files = json.loads(body)["files"]
+    files = json_object(body, f"{store.where}/{name}/{MANIFEST}", MANIFEST, FILES, hint=OTHER)[
+        "files"
+    ]
     aside = out / f"{PARTIAL}{name}"
     aside.mkdir(parents=True, exist_ok=True)
     for file, entry in files.items():
-        if "/" in file:
-            raise InputInvalid(f"{store.where}/{name} lists a file {file!r}")
+        if "/" in file or file in ("", ".", ".."):
+            raise InputInvalid(f"{store.where}/{name} lists a file {file!r}", OTHER)
         path, digest = aside / file, entry["sha256"]
         if not path.is_file() or sha256_file(path) != digest:
             store.fetch(f"{name}/{file}", entry["size"], path, digest)

@@ -12,6 +12,7 @@ import torch
 
 from dflash import checkpoint
 from dflash.checkpoint import (
+    STATE,
     checkpoints,
     latest_checkpoint,
     load_state,
@@ -39,7 +40,9 @@ def options(**changes: object) -> TrainConfig:
 
 
 def save(out: Path, step: int, keep: int = 2) -> None:
-    save_checkpoint(out, step, drafter(), {"step": step}, provenance={}, keep=keep)
+    state = {"step": step, "tokens": 0, "elapsed_s": 0.0, "optimiser": {}, "rng": [],
+             "scale": torch.ones(1)}  # fmt: skip
+    save_checkpoint(out, step, drafter(), state, provenance={}, keep=keep)
 
 
 def test_newest_complete_one_wins_and_old_ones_go(tmp_path: Path) -> None:
@@ -50,8 +53,27 @@ def test_newest_complete_one_wins_and_old_ones_go(tmp_path: Path) -> None:
     newest = latest_checkpoint(tmp_path)
     assert newest is not None
     assert (tmp_path / "latest").read_text() == "step-000003\n"
-    assert load_state(newest) == {"step": 3}
+    assert load_state(newest)["step"] == 3
     load_drafter(newest)
+
+
+def test_a_kill_while_an_old_one_goes_leaves_no_part_of_it_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, keep=1)
+
+    def killed(path: Path, **_: object) -> None:
+        if path.exists():
+            (path / STATE).unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2, keep=1)
+    monkeypatch.undo()
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000002"]
+    remove_partial(tmp_path)
+    assert not list(tmp_path.glob(".partial*"))
 
 
 @pytest.mark.parametrize("at", ["save_drafter", "write_json"])

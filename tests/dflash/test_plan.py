@@ -253,7 +253,7 @@ def test_wrong_files_are_named(plan, config, tmp_path):
     config.write_text("{}")
     code, _, error = plan("storage")
     assert code == 1
-    assert "lacks hidden_size" in error
+    assert "it has no vocab_size, hidden_size" in error
     config.unlink()
     assert "there is no target's config" in plan("storage")[2]
 

@@ -18,6 +18,7 @@ from dflash import curves
 from dflash.__main__ import main
 from dflash.calibrate import refuse_unequal
 from dflash.errors import DflashError, InputInvalid
+from dflash.gpus import unequal
 from dflash.meter import peak_tflops
 from dflash.optim import Optimiser
 from dflash.out_of_memory import is_out_of_memory, out_of_memory
@@ -108,6 +109,7 @@ def both_ends(rank: int, values: dict[str, Any]) -> int:
     from dflash.ranks import join_group
     from dflash.run_plan import plan
     from dflash.train import agree, rank_main
+    from dflash.turns import done_by_one
 
     config = TrainConfig.from_json(values)
     if rank:
@@ -115,7 +117,7 @@ def both_ends(rank: int, values: dict[str, Any]) -> int:
     import torch.distributed as dist
 
     join_group(config, cuda=False)
-    dist.all_gather_object([None, None], obj=False)  # whether the run is over
+    done_by_one(lambda: None, mine=False, rank=1)  # whether the run is over
     agree(config, plan(config))
     dist.new_group([1])  # the target's part, up to where it would serve
     return 0
@@ -176,10 +178,23 @@ def test_a_world_of_another_size_is_refused(inputs: Path, tmp_path: Path) -> Non
     assert "Traceback" not in found.stderr
 
 
+H200, L40S = "NVIDIA H200 (140 GiB)", "NVIDIA L40S (45 GiB)"
+
+
 def test_unequal_gpus_are_not_measured_as_one() -> None:
-    refuse_unequal([("NVIDIA H200", 140 << 30)] * 2)
+    refuse_unequal([H200, H200])
     with pytest.raises(InputInvalid, match=r"H200 \(140 GiB\), NVIDIA L40S \(45 GiB\)"):
-        refuse_unequal([("NVIDIA H200", 140 << 30), ("NVIDIA L40S", 45 << 30)])
+        refuse_unequal([H200, L40S])
+
+
+def test_unequal_gpus_are_told_by_rank_and_drafters_that_differ_are_warned_of() -> None:
+    role = Role.of(config_of(targets=1, drafters=2, micro_batches=2), 0)
+    assert unequal(role, [H200, H200, H200]) == []
+    (told,) = unequal(role, [H200, L40S, L40S])
+    assert told == (
+        f"the GPUs differ: rank 0 (target) {H200}, rank 1 (drafter) {L40S}, rank 2 (drafter) {L40S}"
+    )
+    assert "as long as the slowest" in unequal(role, [H200, H200, L40S])[1]
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_provenance_that_says_nothing_is_told(inputs: Path, finished: Path, tmp_
     shutil.copytree(finished, out)
     (out / "train.json").unlink()
     (out / "step-000003" / "provenance.json").write_text("{}")
-    with pytest.raises(DflashError, match=r"provenance\.json has no step, total, config"):
+    with pytest.raises(DflashError, match=r"provenance: it has no step, total, config"):
         run(inputs, out, steps=3)
 
 

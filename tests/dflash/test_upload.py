@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from dflash import upload
 from dflash.checkpoint import PARTIAL
-from dflash.errors import DflashError, UsageError
+from dflash.errors import DflashError, InputInvalid, UsageError
 from dflash.s3_store import S3Store
 from dflash.train import finished_or_restored, train
 from dflash.train_config import TrainConfig
@@ -182,6 +183,30 @@ def test_what_was_damaged_there_is_not_resumed_from(s3: Any, tmp_path: Path) -> 
         fetch_latest(url, tmp_path, lambda _text: None)
     assert not (tmp_path / "step-000001").exists()
     assert fetch_latest(f"s3://{s3.bucket}/empty", tmp_path, lambda _text: None) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "says"),
+    [
+        ("latest", b"step-000001-good", "names 'step-000001-good', which is no checkpoint"),
+        ("latest", b"\xff", "which is no checkpoint"),
+        ("step-000001/manifest.json", b"[", "cannot be read as the manifest"),
+        ("step-000001/manifest.json", b'{"files": []}', "files is [], not an object"),
+        (
+            "step-000001/manifest.json",
+            b'{"files": {"..": {"size": 1, "sha256": "a"}}}',
+            "file '..'",
+        ),
+    ],
+)
+def test_what_is_no_checkpoint_there_is_told(
+    s3: Any, tmp_path: Path, key: str, body: bytes, says: str
+) -> None:
+    s3.put_object(Bucket=s3.bucket, Key="x/latest", Body=b"step-000001")
+    s3.put_object(Bucket=s3.bucket, Key=f"x/{key}", Body=body)
+    with pytest.raises(InputInvalid, match=re.escape(says)) as caught:
+        fetch_latest(f"s3://{s3.bucket}/x", tmp_path, lambda _text: None)
+    assert "earlier checkpoint" in caught.value.hint
 
 
 def test_what_a_killed_start_fetched_is_not_fetched_again(
