@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import ValidationError
 
 from runbook import __version__
 from runbook.mcp.acting import add_act_tools
@@ -64,7 +66,22 @@ class Strict(MCPServer):
             raise ToolError(
                 f"`{name}` has no argument `{wrong[0]}`{ask}; known: {listed(known or ())}. [usage]"
             )
-        return await super().call_tool(name, arguments, context)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_refused(name, error.__cause__)) from error
+            raise
+
+
+def _refused(name: str, error: ValidationError) -> str:
+    """Wrong arguments in a sentence each, without what pydantic says of itself."""
+    said = []
+    for row in error.errors(include_url=False):
+        word = ".".join(str(part) for part in row["loc"])
+        found = "" if row["type"] == "missing" else f", not {json.dumps(row['input'], default=str)}"
+        said.append(f"`{word}`: {row['msg']}{found}")
+    return f"`{name}` does not take this: {'; '.join(said)}. [usage]"
 
 
 def build_server(workspace: Path, *, actor: str, read_only: bool = False) -> MCPServer:
