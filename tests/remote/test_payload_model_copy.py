@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from remote.payloads import model_copy
+from remote.payloads import model_copy, model_place
 from runbook.bundle import bundle_files
 
 PAYLOAD = "remote/payloads/model_copy.py"
@@ -170,15 +170,15 @@ def test_page_cache_in_a_container_counts_as_free(machine: Machine, payload: Any
     assert machine.copy(payload)["where"] == "shm"
 
 
-def test_limits_of_the_older_control_groups_count(machine: Machine, payload: Any) -> None:
+def test_limits_of_the_older_control_groups_count(machine: Machine) -> None:
     machine.write("proc/self/cgroup", "7:cpu,cpuacct:/a\n5:memory:/docker/1\n")
     base = "sys/fs/cgroup/memory/docker/1/"
     machine.write(base + "memory.limit_in_bytes", f"{10 * MIB}\n")
     machine.write(base + "memory.usage_in_bytes", f"{MIB}\n")
     machine.write(base + "memory.stat", "total_inactive_file 0\n")
-    assert payload.free_memory(machine.root) == 9 * MIB
+    assert model_place.free_memory(machine.root) == 9 * MIB
     machine.write(base + "memory.limit_in_bytes", f"{0x7FFFFFFFFFFFF000}\n")
-    assert payload.free_memory(machine.root) == 64 * MIB
+    assert model_place.free_memory(machine.root) == 64 * MIB
 
 
 def test_memory_that_fills_up_meanwhile_is_given_back(
