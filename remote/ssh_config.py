@@ -57,7 +57,10 @@ def resolve(
 ) -> Route:
     """The route to an address. `config` replaces the user's own configuration file."""
     if not re.fullmatch(r"[A-Za-z0-9_.:%\[\]][A-Za-z0-9_.:%\[\]-]*", address):
-        raise RemoteError(f"{address!r} is not a host name or address")
+        raise RemoteError(
+            f"{address!r} is not a host name or address",
+            hint="write user@address, or user@address:port",
+        )
     if user.startswith("-") or re.search(r"[\s@]", user):
         raise RemoteError(f"{user!r} is not a user name")
     program = shutil.which("ssh")

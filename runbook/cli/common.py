@@ -24,6 +24,18 @@ SCHEMA = 1
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Number(click.IntRange):
+    """A whole number; by its name in help and in what is said of a wrong one."""
+
+    name = "number"
+
+
+class Amount(click.FloatRange):
+    """The same with a fraction."""
+
+    name = "amount"
+
+
 def finite(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
     """A number of an option; `nan` and `inf` are none that anybody pays or waits for."""
     if value is not None and not isfinite(value):

@@ -11,7 +11,7 @@ import click
 
 from runbook import report
 from runbook.cli.acting import Acting, acting
-from runbook.cli.common import F, finite
+from runbook.cli.common import Amount, F, Number, finite
 from runbook.cli.terminal import ask_word
 from runbook.errors import Exit, RunbookError
 
@@ -44,7 +44,7 @@ def rental_options(function: F) -> F:
         ),
         click.option(
             "--usd-per-hour",
-            type=click.FloatRange(min=0),
+            type=Amount(min=0),
             callback=finite,
             help="What an hour of it costs.",
         ),
@@ -56,7 +56,7 @@ def rental_options(function: F) -> F:
 @click.command("bind")
 @click.argument("role")
 @click.argument("target")
-@click.option("-p", "-P", "--port", type=click.IntRange(1, 65535), default=22, help="SSH port.")
+@click.option("-p", "-P", "--port", type=Number(1, 65535), default=22, help="SSH port.")
 @click.option("-i", "--identity", metavar="KEY", default="", help="The private key, as ssh -i.")
 @click.option("--root", default="", help="Where jobs are kept on the host.")
 @click.option("--work", default="", help="Where data goes on the host.")

@@ -10,7 +10,7 @@ import click
 
 from runbook import report
 from runbook.cli.acting import Acting, acting
-from runbook.cli.common import answer, json_option
+from runbook.cli.common import Number, answer, json_option
 from runbook.units import parse_duration, show_bytes
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _show(progress: Progress) -> None:
 
 @click.command("clean")
 @click.argument("role")
-@click.option("--keep", type=click.IntRange(min=0), default=KEEP, help="Newest jobs left whole.")
+@click.option("--keep", type=Number(min=0), default=KEEP, help="Newest jobs left whole.")
 @click.option("--older-than", default=OLD, help="Only jobs that ended so long ago: 12h, 7d.")
 @acting("host")
 def clean_command(call: Acting, role: str, keep: int, older_than: str) -> None:

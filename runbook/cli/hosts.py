@@ -13,6 +13,7 @@ import click
 from runbook import report
 from runbook.cli.acting import Acting, acting
 from runbook.cli.common import (
+    Number,
     answer,
     json_option,
     plain,
@@ -148,8 +149,8 @@ def shell_command(workspace: Path, role: str, command: str) -> None:
 
 @host_command.command("tunnel")
 @click.argument("role")
-@click.argument("port", type=click.IntRange(1, 65535))
-@click.option("--local-port", type=click.IntRange(1, 65535), help="Default: PORT, if it is free.")
+@click.argument("port", type=Number(1, 65535))
+@click.option("--local-port", type=Number(1, 65535), help="Default: PORT, if it is free.")
 @click.pass_obj
 def tunnel_command(workspace: Path, role: str, port: int, local_port: int | None) -> None:
     """Bring PORT of the machine of ROLE to this one, until ctrl+c. Outlives lost connections.

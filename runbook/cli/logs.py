@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from runbook import report
-from runbook.cli.common import answer, json_option
+from runbook.cli.common import Number, answer, json_option
 from runbook.errors import Exit
 from runbook.reader import Reader, numbered
 from state import AttemptState, TaskState
@@ -42,14 +42,12 @@ SILENT_S = 60.0
 @click.option(
     "-n",
     "--lines",
-    type=click.IntRange(min=0),
+    type=Number(min=0),
     default=40,
     show_default=True,
     help="Last lines to print; 0 for all.",
 )
-@click.option(
-    "--attempt", "number", type=click.IntRange(min=1), help="Which one. Default: the newest."
-)
+@click.option("--attempt", "number", type=Number(min=1), help="Which one. Default: the newest.")
 @json_option
 @click.pass_obj
 def logs_command(

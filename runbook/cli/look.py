@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runbook import report
-from runbook.cli.common import answer, json_option, plain
+from runbook.cli.common import Number, answer, json_option, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def checkpoints_command(workspace: Path, task: str, as_json: bool) -> None:
 
 @click.command("events")
 @click.option("--match", default="", help="Words, or actor:NAME host:ROLE task:ID kind:KIND.")
-@click.option("--last", type=click.IntRange(1), default=50, help="How many. Default: 50.")
+@click.option("--last", type=Number(1), default=50, help="How many. Default: 50.")
 @json_option
 @click.pass_obj
 def events_command(workspace: Path, match: str, last: int, as_json: bool) -> None:

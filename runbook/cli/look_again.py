@@ -51,14 +51,16 @@ def verify_command(call: Acting, tasks: tuple[str, ...], redo: bool, token: str 
     else:
         rows = [(r["verdict"], name, r["check"]) for name, rs in found.tasks.items() for r in rs]
         report.table(rows)
-        for name, why in {**found.left, **found.unanswered}.items():
+        passed_over = {**found.left, **found.unanswered}
+        for name, why in passed_over.items():
             report.line(f"{name}: not judged: {report.clean(why)}")
         more = f"; unknown: {len(unknown)}" if unknown else ""
         said = f"Checks of {len(found.tasks)} tasks: {len(rows)}; not held: {len(bad)}{more}."
         report.line(said)
         for task in named:
-            why = f": {report.clean(task.reason)}" if task.reason else ""
-            report.line(f"{task.id} is {told_state(task)}{why}")
+            if task.id not in passed_over:
+                why = f": {report.clean(task.reason)}" if task.reason else ""
+                report.line(f"{task.id} is {told_state(task)}{why}")
         if again:
             report.line(f"ready again: {', '.join(again)}")
     if any(task.state is TaskState.FAILED for task in named) or (bad and not redo):

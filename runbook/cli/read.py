@@ -11,7 +11,7 @@ import click
 from runbook import report
 from runbook.brief import BUDGET, EDITED, to_markdown
 from runbook.brief_rows import silent_hosts
-from runbook.cli.common import answer, following, json_option, plain, reason_of, tell_next
+from runbook.cli.common import Number, answer, following, json_option, plain, reason_of, tell_next
 from runbook.families import WORTH_A_LINE, Family, folded
 from runbook.reader import Reader
 from runbook.reasons import WHY, stop_pending
@@ -92,9 +92,7 @@ def next_command(workspace: Path, as_json: bool) -> None:
 
 @click.command("brief")
 @click.option("--for", "about", metavar="TASK", help="With this task in front.")
-@click.option(
-    "--tokens", type=click.IntRange(min=200), default=BUDGET, show_default=True, help="At most."
-)
+@click.option("--tokens", type=Number(min=200), default=BUDGET, show_default=True, help="At most.")
 @click.option("--md", is_flag=True, help="Markdown; the default.")
 @json_option
 @click.pass_obj

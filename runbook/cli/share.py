@@ -49,7 +49,8 @@ def _seconds(text: str) -> float:
     try:
         found = parse_duration(text)
     except ValueError as error:
-        raise RunbookError(f"--for {text}: {error}.", hint="Write 90s, 30m or 2h.") from error
+        said = f"--for {text}: that is no duration."
+        raise RunbookError(said, hint="Write 90s, 30m or 2h.") from error
     if found <= 0:
         raise RunbookError(f"--for {text}: a claim must last.", hint="Write 90s, 30m or 2h.")
     return found

@@ -144,6 +144,9 @@ def seen(view: View, role: str | None) -> str | None:
     times += [attempt.started_at for attempt in here if attempt.started_at][-1:]
     # Nobody but the machine says how an attempt ended.
     times += [one.ended_at for one in here if one.ended_at and one.state in ANSWERED]
+    boots = {host.epoch for host in snapshot.hosts if host.role == role and host.epoch}
+    asked = (check for check in snapshot.checks if check.epoch in boots)
+    times += [check.at for check in asked if check.verdict != "unknown"]
     return max(times, default=None)
 
 

@@ -278,10 +278,24 @@ def _definition(value: Mapping[str, Any], looks: Looks, indent: int = 0) -> Iter
             yield Text.assemble(head)
             for one in found:
                 yield Text.assemble(
-                    (f"{' ' * indent}  - ", looks.inks.muted), (fmt.value(one), looks.inks.text)
+                    (f"{' ' * indent}  - ", looks.inks.muted), (_flow(one), looks.inks.text)
                 )
+        elif key == "needs" and indent == 0:
+            yield Text.assemble(head, (", ".join(str(name) for name, _ in found), looks.inks.text))
         else:
             yield Text.assemble(head, (fmt.value(found), looks.inks.text))
+
+
+def _flow(value: Any, *, inner: bool = False) -> str:
+    """A value on one line, as YAML has it."""
+    if isinstance(value, dict):
+        said = ", ".join(
+            f"{fmt.clean(key)}: {_flow(one, inner=True)}" for key, one in value.items()
+        )
+        return f"{{{said}}}" if inner else said
+    if isinstance(value, list):
+        return f"[{', '.join(_flow(one, inner=True) for one in value)}]"
+    return fmt.value(value)
 
 
 def _where(subject: Subject, looks: Looks) -> Text:

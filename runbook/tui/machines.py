@@ -56,6 +56,8 @@ class MachineVerbs(Sender):
                 lambda service: service.reconcile(),
                 then=lambda seen: self._app.voice.tell(
                     f"Looked at {len(seen)} attempt{'' if len(seen) == 1 else 's'}."
+                    if seen
+                    else "No attempt may still run: there is nothing to look at."
                 ),
             )
 

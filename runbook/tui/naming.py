@@ -24,6 +24,10 @@ _WORDS = {
     "lr": "learning rate",
     "loss": "loss",
     "ticks": "start ticks",
+    "before": "before the stop",
+    "after": "after the stop",
+    "class_of_stop": "counts as",
+    "sees": "processes in sight",
 }
 """Keys whose words are not their own letters."""
 _RATES = frozenset({"tok_s", "tokens_per_s"})

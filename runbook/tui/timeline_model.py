@@ -24,13 +24,18 @@ def row_of(event: Event, looks: Looks) -> tuple[tuple[str, Style], ...]:
     at = fmt.parse_time(event.at)
     to = fmt.clean(moved_to(event))
     text = fmt.clean(said(event))
+    word, rest = to or _short(event.kind), text.partition(", ")[2] if to else text
+    if event.kind == "attempt.moved":
+        rest = rest.replace("_", " ")
+    if rest.split(" ")[0] == word:  # `stopped by anna` says both
+        rest = rest.removeprefix(word).lstrip()
     about = event.task or event.subject  # nobody knows attempts and checks by their ids
     return (
         (f"{at:%d %b %H:%M:%S} " if at is not None else "", inks.muted),
         (f"{looks.glyphs.state(to)} " if to else "  ", inks.state(to)),
         (f"{fmt.clean(about)} ", inks.text),
-        (f"{to or _short(event.kind)} ", inks.state(to) if to else inks.muted),
-        (text.partition(", ")[2] if to else text, inks.muted),
+        (f"{word} ", inks.state(to) if to else inks.muted),
+        (rest, inks.muted),
     )
 
 

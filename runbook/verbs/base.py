@@ -158,8 +158,10 @@ class Writer(Reader):
 
 
 def wrong_state(task: Task, verb: str, allowed: set[TaskState]) -> RunbookError:
-    states = ", ".join(sorted(state.value for state in allowed))
-    hint = f"That works when it is {states}."
+    states = sorted("in attention" if state == "attention" else state.value for state in allowed)
+    *others, last = states
+    either = f"{', '.join(others)} or " if others else ""
+    hint = f"That works when it is {either}{last}."
     if is_stopped(task):
         hint = f"`runbook retry {quote(task.id)}` runs it again."
     return RunbookError(

@@ -115,6 +115,27 @@ def test_the_wrong_state(
 
 
 @pytest.mark.parametrize(
+    ("words", "next_step"),
+    [
+        (("retry", "b"), "That works when it is failed, skipped or stale."),
+        (("supersede", "a", "--reason", "x"), "That works when it is in attention."),
+        (("pull",), "pull s3://BUCKET/KEY --dir DIR"),
+        (("push",), "push s3://BUCKET/KEY"),
+        (("host", "bind", "box", "a b"), "write user@address, or user@address:port"),
+        (("claim", "a", "--for", "banana"), "that is no duration.\n  Write 90s"),
+        (("host", "rent", "box", "--usd-per-hour", "x"), "'x' is not a valid amount"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else None,
+)
+def test_the_next_step_is_the_right_one(
+    folder: Path, say: Callable[..., Said], words: tuple[str, ...], next_step: str
+) -> None:
+    code, _, err = say(folder, *words)
+    assert code == 2
+    assert next_step in err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("claim", "a", "--for", "9" * 400),

@@ -186,6 +186,7 @@ def test_a_family_is_judged_as_its_members_are_and_what_was_not_is_told(tmp_path
             "part[0] is done: verified again by ",
         ):
             assert words in done.stdout
+        assert done.stdout.count("other") == 1, "what was passed over is told once"
         assert states(service)["part[0]"] == "done"
         assert states(service)["part[3]"] == "stale"
         assert cli(tmp_path, "verify", "part", "--redo").returncode == 4, "one has still failed"

@@ -23,6 +23,7 @@ import runbook.cli.look_again
 import runbook.cli.read
 import runbook.cli.setup
 import runbook.cli.share
+import runbook.engine.runner
 import runbook.sharing.file_store
 import runbook.sharing.push
 import state.migrate
@@ -33,6 +34,8 @@ __all__ = ["load_runbook", "runbook", "state"]
 
 
 LIVING: set[int] = set()
+TAKEN_OVER_S = 5.0
+"""After so long a stop that nobody sees through is somebody else's: not a minute for each kill."""
 
 
 def say(text: str) -> None:
@@ -103,4 +106,5 @@ def reap() -> None:
 
 
 if __name__ == "__main__":
+    runbook.engine.runner.STOP_TAKEN_OVER_S = TAKEN_OVER_S
     serve()

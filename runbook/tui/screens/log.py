@@ -272,7 +272,11 @@ class LogScreen(PlaceScreen):
         if not ids:
             return
         at = ids.index(self.attempt) if self.attempt in ids else len(ids) - 1
-        chosen = ids[max(0, min(len(ids) - 1, at + step))]
+        if not 0 <= at + step < len(ids):
+            which = "earlier" if step < 0 else "later"
+            self.home.voice.tell(f"There is no {which} attempt.")
+            return
+        chosen = ids[at + step]
         self.attempt = "" if chosen == ids[-1] else chosen
         self.stream = None
         self.forget_search()

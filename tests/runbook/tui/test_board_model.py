@@ -97,10 +97,13 @@ def test_a_machine_was_seen_when_it_told_how_an_attempt_ended(world: World) -> N
     hosts = tuple(replace(host, seen_at=ago(900)) for host in world.snapshot.hosts)
     ended = make_attempt("eval", state="stopped", cls="stopped", started=800, ended=30)
     world.live.clear()
-    world.change(hosts=hosts, attempts=(ended,))
+    check = replace(world.snapshot.checks[0], at=ago(20), epoch="e1")
+    world.change(hosts=hosts, attempts=(ended,), checks=())
     assert model.seen(world.open().view(), "gpu") == ago(30)
     world.change(attempts=(replace(ended, state=AttemptState.LOST),))
     assert model.seen(world.open().view(), "gpu") == ago(800), "a loss may be only what we think"
+    world.change(checks=(check, replace(check, at=ago(10), verdict="unknown")))
+    assert model.seen(world.open().view(), "gpu") == ago(20), "it answered what was checked"
 
 
 def test_evidence_has_words_and_units(world: World) -> None:
@@ -109,6 +112,18 @@ def test_evidence_has_words_and_units(world: World) -> None:
     world.change(attempts=(done,))
     said = drawn(world.open().view(), "tokenize", full=True)
     assert "usage  processor time 12.5 s, most memory 15.1 MB" in said
+
+
+def test_a_definition_is_told_as_a_file_has_it(world: World) -> None:
+    definition = {
+        "needs": [["fetch", "ok"], ["probe", "any"]],
+        "done_when": [{"file": {"path": "${host.work}/there", "sizes": [1, 2]}}],
+    }
+    tasks = tuple(replace(task, definition=definition) for task in world.snapshot.tasks)
+    world.change(tasks=tasks)
+    said = drawn(world.open().view(), "tokenize", full=True)
+    assert "needs: fetch, probe" in said
+    assert "- file: {path: ${host.work}/there, sizes: [1, 2]}" in said
 
 
 def test_the_cursor_begins_where_something_runs(world: World) -> None:
@@ -220,7 +235,7 @@ def test_what_a_person_stopped_is_called_stopped(world: World) -> None:
         seq=9, at=ago(0), kind="task.moved", subject="train", task="train", actor="anna",
         payload={"to": "gated", "reason": "stopped by anna"},
     )  # fmt: skip
-    assert "⊘ train stopped stopped by anna" in "".join(text for text, _ in row_of(moved, LOOKS))
+    assert "⊘ train stopped by anna" in "".join(text for text, _ in row_of(moved, LOOKS))
     ended = replace(moved, kind="attempt.moved", subject="a1", payload={"to": "verified"})
     assert "  train attempt verified" in "".join(text for text, _ in row_of(ended, LOOKS))
     family = Family(name="train", tasks=(train, make_task("train[1]", state="done")))
