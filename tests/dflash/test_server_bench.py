@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dflash.server_bench import summary
+from dflash.bench_report import summary
 from tests.support import fake_sglang
 from tests.support.deadline import wait_for
 from tests.support.ports import free_ports
