@@ -115,7 +115,7 @@ def gate_command() -> None:
 @json_option
 @click.pass_obj
 def gates_command(workspace: Path, as_json: bool) -> None:
-    """List the tasks that wait for a person's yes, with what is asked, and those one stopped.
+    """List the tasks that wait for a person's yes, with what is asked, and what is stopped.
 
     Example: runbook gate list
     """
@@ -151,7 +151,7 @@ def gates_command(workspace: Path, as_json: bool) -> None:
 @token_option
 @acting("gate")
 def approve_command(call: Acting, task: str, reason: str, token: str | None) -> None:
-    """Say yes to a task that waits for a person.
+    """Say yes to a task that waits for a person. What somebody stopped is retried instead.
 
     Example: runbook gate approve release --reason "numbers checked"
     """

@@ -59,7 +59,7 @@ def logs_command(
     number: int | None,
     as_json: bool,
 ) -> None:
-    """Print a task's output and the end of its errors; of its host where nobody copies them.
+    """Print a task's output and the end of its errors, fetched where nobody else copies them.
 
     Example: runbook logs train -f
     """

@@ -7,6 +7,7 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -83,7 +84,7 @@ class Verbs(click.Group):
 
 
 def take_workspace(command: click.Command) -> None:
-    """Lets `-w` also stand after the verb, where fingers put it."""
+    """Lets `-w` also stand after the verb, where fingers put it; leaves its example whole."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             take_workspace(inner)
@@ -96,6 +97,9 @@ def take_workspace(command: click.Command) -> None:
             help="The workspace; as before the verb.",
         )
         command.params.append(option)
+        # A command that is broken across lines cannot be copied.
+        text = cleandoc(command.help or "")
+        command.help = text.replace("\n\nExample: ", "\n\n\b\nExample: ")
 
 
 def _instead(ctx: click.Context, _option: click.Parameter, value: Path | None) -> None:

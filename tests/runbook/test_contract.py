@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -26,7 +27,6 @@ from tests.support.workspaces import cli, make
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import click
 
 ROOT = Path(__file__).parents[2]
 TASKS = """\
@@ -69,6 +69,8 @@ def test_every_verb_has_an_example_and_its_options(words: str, command: click.Co
     example = (command.help or "").partition("Example: ")[2].split("\n")[0]
     known = words.replace("host add", "host bind")  # one verb under two names
     assert example.startswith(f"runbook {known}"), "help ends with one example of this verb"
+    shown = command.get_help(click.Context(command, info_name=words, terminal_width=80))
+    assert f"Example: {example}" in shown, "in one line, so that it can be copied"
     options = {name for option in command.params for name in option.opts}
     assert ("--json" in options) != (words in WITHOUT_JSON)
     if words not in LOOKING and words not in WITHOUT_JSON:
