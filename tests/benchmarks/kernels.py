@@ -179,7 +179,7 @@ def delta_sweep() -> None:
         )  # fmt: skip
 
     tried("delta rule", SOLVE, [
-        {"num_warps": w} for w in (2, 4, 8)
+        {"BLOCK": b, "num_warps": w} for b in (2, 4, 8, 16) for w in (2, 4, 8)
     ], call)  # fmt: skip
     tried("delta rule", RECUR, [
         {"BV": b, "num_warps": w, "num_stages": n}
