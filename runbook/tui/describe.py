@@ -373,14 +373,11 @@ def _attempt(attempt: Attempt, subject: Subject, looks: Looks) -> Text:
     running = attempt.ended_at is None and attempt.cls is None
     stopped = ended == "stopped"
     ink = inks.ok if good else inks.busy if running else inks.text if stopped else inks.bad
-    line = Text.assemble(
-        (f"#{attempt.number} ", inks.muted),
-        (ended.replace("_", " "), ink),
-    )
-    if attempt.exit_code is not None and not good:
-        line.append(f"  exit {attempt.exit_code}", inks.text)
-    if attempt.signal is not None:
-        line.append(f"  signal {attempt.signal}", inks.text)
+    line = Text.assemble((f"#{attempt.number} ", inks.muted), (ended.replace("_", " "), ink))
+    for name, code in (("exit", attempt.exit_code), ("signal", attempt.signal)):
+        if code is None or (name == "exit" and good):
+            continue
+        line.append(*((f" {code}", ink) if ended == name else (f"  {name} {code}", inks.text)))
     seconds = model.took(attempt, subject.now)
     if seconds is not None:
         line.append(f"  {fmt.duration(seconds)}", inks.text)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from runbook.views import View
 
 GOOD_NEWS_S = 10.0
+MOST_LINES = 4
+"""Of a message; the style has it too."""
 """How long a line stays that asks nothing of anybody."""
 
 _ORDER = (
@@ -237,12 +239,18 @@ class MessageBar(Line):
         text = Text(fmt.clean(said.text, most=400, end=looks.glyphs.ellipsis), ink)
         if said.hint:
             text.append(f"\n{fmt.clean(said.hint)}", inks.text)
-        if said.problem or said.stays:
-            text.append("   esc puts this away", inks.faint)
-        line = Text(f" {glyph} ", inks.bad if said.problem else inks.muted)
         width = max(20, self.size.width or self.app.size.width) - 4
-        line.append_text(Text("\n   ").join(text.wrap(self.app.console, width)))
-        self.put(line)
+        lines = list(text.wrap(self.app.console, width))
+        away = "   esc puts this away" if said.problem or said.stays else ""
+        if len(lines) > MOST_LINES or (len(lines) == MOST_LINES and away):
+            del lines[MOST_LINES:]
+            lines[-1].truncate(width - len(away) - 1)
+            lines[-1].append(looks.glyphs.ellipsis)
+        if lines[-1].cell_len + len(away) > width:
+            lines.append(Text())
+        lines[-1].append(away, inks.faint)
+        line = Text(f" {glyph} ", inks.bad if said.problem else inks.muted)
+        self.put(line.append_text(Text("\n   ").join(lines)))
         self.set_class(True, "-shown")
         self.set_class(said.problem, "-problem")
         if self._fade is not None:

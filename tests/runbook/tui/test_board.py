@@ -591,6 +591,22 @@ async def test_a_problem_of_the_engine_is_told(make_app: MakeApp) -> None:
         assert "runbook host probe gpu" in shown(app, "#message")
 
 
+async def test_a_long_problem_says_how_it_is_put_away(make_app: MakeApp) -> None:
+    app = make_app()
+    async with driven(app, (80, 24)) as pilot:
+        app.ears.hear(Problem(text="gpu answers wrongly: " + "no room " * 15, hint="look " * 40))
+        await pilot.pause()
+        lines = shown(app, "#message").splitlines()
+        assert len(lines) == 4
+        assert lines[0].startswith(" ✗ gpu answers wrongly")
+        assert lines[-1].rstrip().endswith("…   esc puts this away")
+        app.ears.hear(Problem(text="gpu is gone", hint="look " * 13 + "there"))
+        await pilot.pause()
+        said = shown(app, "#message").rstrip()
+        assert said.endswith("esc puts this away")
+        assert "there" in said
+
+
 async def test_themes_change_at_once(make_app: MakeApp) -> None:
     app = make_app()
     async with driven(app) as pilot:

@@ -19,7 +19,7 @@ from runbook.tui.attention_model import matters
 from runbook.tui.describe import Looks, Subject, describe
 from runbook.tui.memory import Memory
 from runbook.tui.timeline_model import row_of
-from state.model import AttemptState, Event, Meta, TaskState
+from state.model import AttemptState, Event, FailureClass, Meta, TaskState
 from tests.support.fake_service import NOW, World, ago, make_attempt, make_task
 
 if TYPE_CHECKING:
@@ -104,6 +104,15 @@ def test_a_machine_was_seen_when_it_told_how_an_attempt_ended(world: World) -> N
     assert model.seen(world.open().view(), "gpu") == ago(800), "a loss may be only what we think"
     world.change(checks=(check, replace(check, at=ago(10), verdict="unknown")))
     assert model.seen(world.open().view(), "gpu") == ago(20), "it answered what was checked"
+
+
+def test_how_an_attempt_ended_is_told_once(world: World) -> None:
+    failed = make_attempt("eval", state="check_failed", cls="exit", exit_code=3)
+    killed = replace(failed, cls=FailureClass.OOM, exit_code=None, signal=9)
+    world.change(attempts=(failed, replace(killed, id="eval-2", number=2)))
+    said = drawn(world.open().view(), "eval")
+    assert "#1 exit 3  4m 00s" in said
+    assert "#2 oom  signal 9  4m 00s" in said
 
 
 def test_evidence_has_words_and_units(world: World) -> None:
