@@ -57,7 +57,7 @@ class Tried:
 
 def test_the_fastest_that_can_be_trusted_wins_and_is_kept(tmp_path: Path) -> None:
     tried = Tried(tmp_path, "plain fast wrong broken")
-    fake_sglang.tell(tried.venv, tried.ports["plain"], delay=0.25)
+    fake_sglang.tell(tried.venv, tried.ports["plain"], delay=0.8)
     fake_sglang.tell(tried.venv, tried.ports["fast"], drafts=2)
     fake_sglang.tell(tried.venv, tried.ports["wrong"], ids=[9, 9])
     fake_sglang.tell(tried.venv, tried.ports["broken"], says=["RuntimeError: no memory"], exit=1)

@@ -7,7 +7,8 @@
     wedged     generations hang, /health answers 503, /metrics stands still (SIGSTOP of a scheduler)
     liar       as wedged, but /health goes on saying 200
     busy       /health answers 503, generations hang, and the tokens in /metrics grow
-    delay, ids how long a generation takes, and its token ids
+    delay      how long a generation of more than 64 tokens takes
+    ids        its token ids
     running    this many requests in /metrics
     drafts     so many verifications for the four tokens of a generation; without, as without
                speculation: gauges of it that say 0
@@ -88,7 +89,7 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
         self.answer(404, "")
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
         with seen.open("a") as file:
             file.write("POST " + self.path + chr(10))
         if self.path == "/flush_cache":
@@ -99,7 +100,9 @@ sglang:generation_tokens_total{{tp_rank="0"}} {float(tokens[0])}
                 time.sleep(0.05)
         finally:
             running[0] -= 1
-        time.sleep(told().get("delay", 0))
+        sampling = body.get("sampling_params", {})
+        if (body.get("max_tokens") or sampling.get("max_new_tokens") or 0) > 64:
+            time.sleep(told().get("delay", 0))
         tokens[0] += 4
         verified[0] += told().get("drafts", 0)
         ids = told().get("ids", [1, 2, 3, 4])

@@ -54,7 +54,7 @@ def bench(folder: Path, ports: dict[str, int]) -> str:
 def test_the_fastest_servers_flags_are_kept_with_their_figures(tmp_path: Path) -> None:
     venv, ports = tmp_path / "venv", dict(zip(("plain", "mtp"), free_ports(2), strict=True))
     fake_sglang.install(venv)
-    fake_sglang.tell(venv, ports["plain"], delay=0.15)
+    fake_sglang.tell(venv, ports["plain"], delay=0.8)
     with make(tmp_path, bench(tmp_path, ports)) as service:
         assert service.run().outcome == "done"
         (note,) = service.snapshot().notes
