@@ -164,16 +164,13 @@ class _Builder:
             key = self._key(event, at)
             value_at = (*at, key)
             first = self._document.keys.get(value_at)
-            known = self._document.values.get(value_at)
             if first is not None:
                 self._say(event, f"key `{key}` stands twice; the first is on line {first[0]}")
-            else:
-                self._document.keys[value_at] = _place(event)
-            value = self._node(next(self._events), value_at)
-            if first is None:
-                values[key] = value
-            elif known is not None:
-                self._document.values[value_at] = known
+                # Its own keys are no second ones of those below the first.
+                self._node(next(self._events), (*at, f"{key} again {_place(event)}"))
+                continue
+            self._document.keys[value_at] = _place(event)
+            values[key] = self._node(next(self._events), value_at)
         return values
 
     def _key(self, event: Any, at: At) -> str:

@@ -190,7 +190,9 @@ class RunVerbs(ConfirmVerbs):
                 exit_code=Exit.TASK_FAILED,
             )
         if ended_before(task, report):
-            return f"{task_id} had ended before the stop came: `runbook run` records its outcome"
+            engine = self.engine_holder(self.snapshot())
+            who = f"{engine} records" if engine else "`runbook run` records"
+            return f"{task_id} had ended before the stop came: {who} its outcome"
         return f"{task_id} stopped and verified: no process of it is left"
 
     def supersede(self, task_id: str, *, reason: str) -> Task:

@@ -115,7 +115,8 @@ def test_a_stop_that_came_too_late_is_told_with_the_outcome(tmp_path: Path) -> N
         wait_for((tmp_path / "work").exists, what="the job to start")
         (tmp_path / "work" / "go").touch()
         wait_for(lambda: service.copy_logs("ends").state == "exited", what="the job to end")
-        assert "had ended before the stop came" in service.stop("ends")
+        said = service.stop("ends")
+        assert "had ended before the stop came: `runbook run` records its outcome" in said
         service.run()
         assert states(service) == {"ends": "done"}
         assert service.snapshot().task("ends").reason == TOO_LATE

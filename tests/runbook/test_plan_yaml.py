@@ -74,6 +74,14 @@ def test_what_surprises_is_a_problem(text: str, problem: str) -> None:
     assert any(problem in line for line in told(text)), told(text)
 
 
+def test_keys_below_a_second_key_are_no_second_ones() -> None:
+    (once,) = told("a: {b: 1}\nc: 1\na: {b: 1}")
+    assert once.startswith("3:1: key `a` stands twice; the first is on line 1")
+    again = told("a: {b: 1}\nc: 1\na: {b: 1, b: 2}\na: {b: 1}")
+    places = [line.partition(" stands twice")[0] for line in again]
+    assert places == ["3:1: key `a`", "3:11: key `b`", "4:1: key `a`"]
+
+
 def test_a_merge_of_an_anchor_is_named_too() -> None:
     lines = told("base: &b {x: 1}\na:\n  <<: *b\n")
     assert [line.split(":")[0] for line in lines] == ["1", "3", "3"]
