@@ -53,6 +53,9 @@ def told(workspace: Path) -> Iterator[None]:
         yield
     except Exception as error:
         known = explain(error)
+        if known is None and isinstance(error, OSError) and error.strerror:
+            where = f": {error.filename}" if error.filename else ""
+            raise ToolError(f"{error.strerror}{where}.") from error
         if known is None:
             raise
         name = known.exit_code.name.lower()

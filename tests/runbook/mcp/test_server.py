@@ -270,6 +270,18 @@ async def test_a_log_says_when_its_host_may_have_more(folder: Path) -> None:
         assert said.endswith("`hello` wrote nothing to `err`. [usage]")
 
 
+async def test_what_the_system_refuses_is_told(folder: Path) -> None:
+    with Service.open(folder) as service:
+        service.run(only=["hello"])
+        path = service.log_path("hello")
+        assert path is not None
+    path.unlink()
+    path.mkdir()
+    async with Client(build_server(folder, actor="agent:t")) as client:
+        said = await refused(client, "logs", task="hello")
+    assert said.endswith(f": Is a directory: {path}.")
+
+
 async def test_verify_says_what_each_check_found_and_what_came_of_it(tmp_path: Path) -> None:
     tasks = """\
   file:
