@@ -281,7 +281,8 @@ def _definition(value: Mapping[str, Any], looks: Looks, indent: int = 0) -> Iter
                     (f"{' ' * indent}  - ", looks.inks.muted), (_flow(one), looks.inks.text)
                 )
         elif key == "needs" and indent == 0:
-            yield Text.assemble(head, (", ".join(str(name) for name, _ in found), looks.inks.text))
+            names = (one[0] if isinstance(one, list) and one else one for one in found)
+            yield Text.assemble(head, (", ".join(map(fmt.clean, names)), looks.inks.text))
         else:
             yield Text.assemble(head, (fmt.value(found), looks.inks.text))
 

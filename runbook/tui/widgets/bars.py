@@ -242,7 +242,8 @@ class MessageBar(Line):
         width = max(20, self.size.width or self.app.size.width) - 4
         lines = list(text.wrap(self.app.console, width))
         away = "   esc puts this away" if said.problem or said.stays else ""
-        if len(lines) > MOST_LINES or (len(lines) == MOST_LINES and away):
+        over = lines[-1].cell_len + len(away) > width
+        if len(lines) > MOST_LINES or (len(lines) == MOST_LINES and over):
             del lines[MOST_LINES:]
             lines[-1].truncate(width - len(away) - 1)
             lines[-1].append(looks.glyphs.ellipsis)
