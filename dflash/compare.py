@@ -62,10 +62,9 @@ def compare(paths: Sequence[Path], *, seed: int = 0) -> dict[str, Any]:
             {
                 "report": str(path),
                 "drafter": report["request"]["drafter"]["path"],
-                "macro": None,
                 **trained["acceptance_length"],
                 "slots": [slot["rate"] for slot in trained["slots"]],
-                "speedup": trained["speed"].get("speedup"),
+                "speedup": trained["speed"]["speedup"],
                 "lossless": report["lossless"]["verdict"],
                 "minus_first": None if path == paths[0] else _interval(pairs, seed),
             }

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 PLAIN, TRAINED = "plain", "trained"
 VERDICTS = ("exact", "near_tie", "diverged")
 METHOD = {
-    "acceptance_length": {"macro?": float, "micro?": float},
+    "acceptance_length": {"macro": (float, None), "micro": (float, None)},
     "slots": [{"rate": float}],
-    "speed": {"speedup?": float, "tokens_per_s?": float},
+    "speed": {"speedup": (float, None)},
+}
+TOLD = {
+    "lossless": {"verdict": str},
+    "speed": {"speedup": (float, None), "tokens_per_s": (float, None)},
 }
 COMPARED = {
     "methods": {"trained": METHOD, "*": METHOD},
@@ -33,7 +37,8 @@ COMPARED = {
 }
 REPORT = COMPARED | {
     "prompts": int,
-    "methods": {"trained": METHOD, "*": METHOD | {"lossless": {"verdict": str}}},
+    "methods": {"trained": METHOD, "*": METHOD | TOLD},
+    "lossless": {"verdict": str, "ok": bool},
     "comparison": {"*": {"mean": float, "low": float, "high": float, "level": float, "pairs": int}},
 }
 """What is taken of a report that was read: to compare it, or to tell it again."""
@@ -183,7 +188,9 @@ def _text(lossless: Mapping[str, Any]) -> str:
     verdict = lossless["verdict"]
     if verdict in words:
         return words[verdict]
-    first = lossless["first_divergence"]
+    first = lossless.get("first_divergence")
+    if not first:
+        return str(verdict)
     count = f"{lossless['near_tie']} near ties, {lossless['diverged']} differ"
     gap = f", gap {first['below_best']:.2g}" if "below_best" in first else ""
     return f"{count} (first: {first['id']} at token {first['index']}{gap})"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dflash-export/1"
 MANIFEST = "manifest.json"
-FILES = {"files?": [{"path": str, "size": int, "sha256": str}]}
+FILES = {"files": [{"path": str, "size": int, "sha256": str}]}
 """What is taken of an export's manifest."""
 CONFIG, WEIGHTS, PROVENANCE = "config.json", "model.safetensors", "provenance.json"
 EXAMPLE = """example:
@@ -132,7 +132,7 @@ def _whole_export_of(out: Path, source: dict[str, Any]) -> dict[str, Any] | None
 def broken_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """One sentence per file that is not what the manifest says."""
     found = []
-    for entry in manifest.get("files") or ():
+    for entry in manifest["files"]:
         path = folder / entry["path"]
         if not path.is_file():
             found.append(f"{entry['path']} is missing")

@@ -1,9 +1,9 @@
 """What a JSON file has to hold for its reader: the keys that it will take, and of which kind.
 
 Standard library only. A shape is a kind (`str`, `int`, `float` for any number, `bool`, `dict`,
-`list`), a range of whole numbers (`COUNT`), a list of one shape (`[int]`), a tuple of shapes of
-which one has to fit, or the keys of an object, each with a shape: `"note?"` may be missing or null,
-`"*"` stands for every key. Other keys are not looked at.
+`list`), None for null, a range of whole numbers (`COUNT`), a list of one shape (`[int]`), a tuple
+of shapes of which one has to fit, or the keys of an object, each with a shape: `"note?"` may be
+missing or null, `"*"` stands for every key. Other keys are not looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ KINDS: dict[type, str] = {
     bool: "true or false",
     dict: "an object",
     list: "a list",
+    type(None): "null",
 }
 COUNT = range(1, 1 << 40)
 OPEN = ("?", "*")

@@ -31,7 +31,7 @@ TOGETHER = 32  # rows that go through rendering and encoding side by side
 PARTS = "parts"
 PART = {
     "input": str, "recipe": dict, "rows": int, "counts": {"*": int},
-    "splits": {"*": {"shards": [shards.SHARD], "lengths": list, "loss_tokens": list}},
+    "splits": {"*": {"shards": [shards.SHARD], "lengths": [int], "loss_tokens": [int]}},
 }  # fmt: skip
 """What is kept of each file of completions."""
 BAD_SHOWN = 5
@@ -109,6 +109,7 @@ def existing(out: Path, entry: Entry, recipe: Recipe) -> dict[str, Any] | None:
     except InputInvalid:  # torn by another hand: it is made anew
         return None
     same = part["input"] == entry.identity and part["recipe"] == recipe.as_dict()
+    same = same and part["splits"].keys() == set(recipe.splits.names)
     whole = same and all(
         (out / name / made["file"]).is_file()
         and (out / name / made["file"]).stat().st_size == made["bytes"]

@@ -13,6 +13,7 @@ import torch
 from dflash.config import read_target_config, text_part
 from dflash.errors import InputInvalid
 from dflash.files import read_json
+from dflash.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +47,9 @@ def random_target(
             model: Any = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention
             )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise InputInvalid(
             f"{path} makes no causal language model: {str(error)[:300]}",
             "It needs the config.json of an architecture that transformers knows.",

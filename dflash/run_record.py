@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash import curves, keys
-from dflash.checkpoint import BEST, PROVENANCE, latest_checkpoint, provenance_of, save_checkpoint
+from dflash.checkpoint import (
+    BEST,
+    NAME,
+    PROVENANCE,
+    latest_checkpoint,
+    provenance_of,
+    save_checkpoint,
+)
 from dflash.errors import DflashError
 from dflash.files import read_json, write_json, write_text
 from dflash.json_shape import misfit
@@ -173,7 +180,7 @@ class RunRecord:
         """The name of the best checkpoint once this one is saved; empty when none was scored."""
         path = self.out / BEST
         before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        before = before.strip()
+        before = before.strip() if NAME.fullmatch(before.strip()) else ""
         if not self.scores:
             return before
         if before and before != name:

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 SHARE_FORMAT = "dflash-tokenized-share/1"
 QUANTILES = (0, 5, 25, 50, 75, 90, 95, 100)
 SKIPPED = ("dropped_overlong", "skipped_bad")
-SHARE = {"share": [int], "inputs": [{"place": int, "file": str}], "about": dict}
+SHARE = {
+    "share": [int], "inputs": [{"place": int, "file": str}],
+    "about": {
+        "tokenizer": dict, "template_kwargs": dict, "max_length": (int, None), "overlong": str,
+        "split_bounds": dict, "settings": dict,
+    },
+}  # fmt: skip
 """What a merge takes of a share's manifest."""
 COPY = "Copy it again, or make its share anew."
 
@@ -124,7 +130,10 @@ def gather(folders: Sequence[Path], out: Path) -> tuple[list[dict[str, Any]], di
     placed = {}
     for folder, manifest in found:
         for entry in manifest["inputs"]:
-            placed[entry["place"]] = _take(folder, out, entry["file"])
+            part = _take(folder, out, entry["file"])
+            if part["splits"].keys() != about["split_bounds"].keys():
+                raise InputInvalid(f"{folder} has other splits for {entry['file']}", COPY)
+            placed[entry["place"]] = part
     return [placed[place] for place in sorted(placed)], about
 
 
@@ -137,7 +146,8 @@ def _share(folder: Path) -> dict[str, Any]:
 
 def _check_shares(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
     first, manifest = found[0]
-    total, given = manifest["share"][1], [entry["share"] for _, entry in found]
+    given = [entry["share"] for _, entry in found]
+    total = max(given[0], default=0)
     for folder, other in found[1:]:
         for key in {*manifest["about"], *other["about"]}:
             if manifest["about"].get(key) != other["about"].get(key):
@@ -147,7 +157,7 @@ def _check_shares(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
                 )
     wanted = [[number, total] for number in range(1, total + 1)]
     if sorted(given) != wanted:
-        words = ", ".join(f"{number}/{of}" for number, of in given)
+        words = ", ".join("/".join(map(str, share)) for share in given)
         raise InputInvalid(
             f"shares {words} were given, 1/{total} to {total}/{total} are needed, each once",
             "Give every folder that --shard wrote.",

@@ -20,7 +20,7 @@ from dflash.fused_target import CHECK_TOKENS, FusedTarget, agrees, known
 from dflash.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -37,21 +37,38 @@ def load_target(
     attention: str = "sdpa",
 ) -> Any:
     """The causal language model in a local folder, frozen and in evaluation mode."""
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     folder = Path(folder)
     read_json(folder / "config.json", "target's config")  # else transformers asks the hub
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation=attention, local_files_only=True,
+            output_loading_info=True, ignore_mismatched_sizes=True,  # refused below, by name
+        )  # fmt: skip
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        # Of any kind: what its parts raise on a config or on files that are not what they expect.
         raise InputInvalid(
             f"{folder} does not load as a causal language model: {str(error)[:300]}",
             "It needs config.json and safetensors weights of an architecture transformers knows.",
         ) from error
+    model, found = loaded
+    _refuse_made_up(folder, model, found)
     return model.to(device).eval().requires_grad_(requires_grad=False)
+
+
+def _refuse_made_up(folder: Path, model: Any, found: Mapping[str, Any]) -> None:
+    """Weights that its files do not hold transformers draws at random, and only warns."""
+    weights = {name for name, _ in model.named_parameters()}
+    lacks = sorted(weights & set(found["missing_keys"]))
+    lacks += [f"{name} (of another shape)" for name, *_ in sorted(found["mismatched_keys"])]
+    if lacks:
+        raise InputInvalid(
+            f"the files of {folder} lack {len(lacks)} of its weights, first {lacks[0]}",
+            "Fetch the target again; its config.json and its weights are of different models.",
+        )
 
 
 def decoder_of(model: Any) -> Any:

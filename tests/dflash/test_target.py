@@ -151,3 +151,17 @@ def test_weights_that_did_not_come_whole_are_named(tmp_path: Path, damage: str) 
         TargetWeights(folder).get(names[-1])
     with pytest.raises(InputInvalid, match="target"):
         load_target(folder)
+
+
+@pytest.mark.parametrize("shape", [None, (31, 64)])
+def test_weights_that_would_be_drawn_at_random_are_refused(
+    tmp_path: Path, shape: tuple[int, int] | None
+) -> None:
+    """Transformers fills them in and warns; a drafter of such a target learns noise."""
+    save_tiny_target(tmp_path, "llama")
+    file, name = tmp_path / "model.safetensors", "model.layers.2.self_attn.k_proj.weight"
+    weights = load_file(file)
+    del weights[name]
+    save_file(weights | ({name: torch.zeros(shape)} if shape else {}), file, {"format": "pt"})
+    with pytest.raises(InputInvalid, match=f"lack 1 of its weights, first {name}"):
+        load_target(tmp_path)
