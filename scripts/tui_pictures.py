@@ -98,6 +98,7 @@ def session() -> None:
         argv = ["env", f"PYTHONPATH={ROOT}", "LANG=C.UTF-8", sys.executable, __file__, "--open"]
         try:
             tmux.start("s", argv, 100, 30)
+            tmux.wait_for("s", "Smoke test")  # the list, which comes after what stands beside it
             pages = []
             for key, text in (("1", "620 lines"), ("7", "what can be done"), ("4", "H200")):
                 tmux.keys("s", key)
