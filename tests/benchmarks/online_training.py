@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 import tempfile
 import time
@@ -286,6 +287,9 @@ def main() -> None:
     parser.add_argument("--gpu-memory", type=float, help="GiB of each GPU, as on a smaller card")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
+    for name in args.splits:
+        if name not in SPLITS and not re.fullmatch("[1-9][0-9]*[+][1-9][0-9]*", name):
+            parser.error(f"--splits: {name} is none of {', '.join(SPLITS)}, nor M+N")
     with tempfile.TemporaryDirectory() as name:
         inputs = Path(name)
         write_inputs(inputs, args.gpus, args.steps, layers=args.layers, tiny=args.tiny)
