@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["built_wheel", "installed_wheel"]
 
 OURS = ("runbook", "state", "remote", "dflash")
+FOLDERS = {*OURS, ".ci", "docs", "scripts", "tests"}
 HEAVY = {"torch", "transformers", "pyarrow", "sglang", "numpy", "triton", "mcp"}
 
 
@@ -69,6 +70,13 @@ def closure(requirements: Sequence[str], extra: str = "") -> set[str]:
             continue  # not for this platform, or nothing that these tests use
         queue += [(Requirement(text), one) for text in below for one in (wanted.extras or {""})]
     return seen
+
+
+def test_no_run_was_left_in_the_checkout() -> None:
+    """A command that is tried here writes here, and is easily kept with all else."""
+    command = ["git", "ls-files", "-z", "--cached"]
+    found = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert {name.split("/")[0] for name in found.stdout.split("\0") if "/" in name} == FOLDERS
 
 
 def test_every_file_of_ours_is_in_the_wheel_with_the_commit_and_nothing_else(
