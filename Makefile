@@ -31,6 +31,7 @@ soak: dev serve system  ## long campaigns: all faults, many more kills (RUNBOOK_
 	RUNBOOK_TRANSFER_BYTES=1073741824 RUNBOOK_LOG_BYTES=10737418240 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/remote/test_transfer.py tests/remote/test_logs.py
 	RUNBOOK_SOAK=1 $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/tui/test_soak.py
 	RUNBOOK_SOAK=1 RUNBOOK_SERVE_PYTHON=$(ENVS)/serve/bin/python $(ENVS)/dev/bin/python -m pytest --timeout 7200 tests/runbook/serving tests/runbook/test_two_hosts.py
+	PYTHONPATH=. $(ENVS)/dev/bin/python tests/benchmarks/rank_deaths.py --cpu --work $$(mktemp -d)
 	RUNBOOK_INSTALL=1 $(ENVS)/dev/bin/python -m pytest tests/test_packaging.py
 
 check: dev  ## format, lint, types, import contracts

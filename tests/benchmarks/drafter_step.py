@@ -1,7 +1,7 @@
 """Time and memory of one drafter step on a GPU, at the shapes of Qwen3.6-27B's drafter.
 
     PYTHONPATH=. python3 tests/benchmarks/drafter_step.py [--anchors 512 128] [--peers]
-        [--peer-limit 240] [--peer-masks-once] [--full-layers] [--profile] [--tiny]
+        [--peer-limit 240] [--peer-masks-once] [--profile] [--tiny]
 
 Weights, states and documents are random; what is timed is what `dflash train` runs for a step:
 blocks, forward, head and loss, backward, clip and AdamW over fp32 masters. The first step, with its
@@ -9,8 +9,7 @@ compilation, is told apart. First, loss and gradients are held against plain tor
 
 A peer runs in a process of its own. One that is not done within the limit is told with the place
 where it was, and its stack on standard error; the others go on, and the whole table comes once more
-at the end. TORCH_LOGS=recompiles and the like reach it. `--full-layers`: without sliding windows,
-which a peer may not do as fast. `--tiny`: toy shapes on a CPU.
+at the end. TORCH_LOGS=recompiles and the like reach it. `--tiny`: toy shapes on a CPU.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ from tests.benchmarks.peer_steps import PEERS
 from tests.benchmarks.shapes import (
     BLOCK,
     DOCUMENTS,
-    LAYERS,
     LENGTH,
-    WINDOW,
     RandomSet,
     documents,
     drafter_shape,
@@ -187,15 +184,9 @@ TINY = {
 TINY_LENGTH = 192
 
 
-NO_WINDOWS: dict[str, Any] = {
-    "layer_types": ["full_attention"] * LAYERS, "use_sliding_window": False, "sliding_window": None,
-}  # fmt: skip
-
-
 def maker(name: str, anchors: int, args: argparse.Namespace) -> Callable[[], Callable[[], None]]:
     """What builds the step of this one."""
-    tiny, window = args.tiny, None if args.full_layers else WINDOW
-    data, shape = documents(), drafter_shape(sliding_window=window)
+    tiny, data, shape = args.tiny, documents(), drafter_shape()
     if tiny:
         mask = TINY["vocab_size"] - 1
         data = documents(2, TINY_LENGTH)
@@ -203,7 +194,7 @@ def maker(name: str, anchors: int, args: argparse.Namespace) -> Callable[[], Cal
             row.input_ids[:] %= mask
         shape = drafter_shape(
             hidden_size=64, intermediate_size=96, num_heads=4, num_kv_heads=2, head_dim=16,
-            vocab_size=TINY["vocab_size"], mask_token_id=mask, sliding_window=window,
+            vocab_size=TINY["vocab_size"], mask_token_id=mask,
         )  # fmt: skip
     states, head = tensors(
         shape.context_width, shape.hidden_size, shape.vocab_size, int(data.lengths.sum())
@@ -212,7 +203,6 @@ def maker(name: str, anchors: int, args: argparse.Namespace) -> Callable[[], Cal
     if who == OURS:
         return functools.partial(OurStep, data, states, head, anchors, attention, shape)
     changes: dict[str, Any] = TINY | {"attention": "sdpa"} if tiny else {}
-    changes |= NO_WINDOWS if args.full_layers else {}
     changes |= {"masks_once": True} if name == "speculators" and args.peer_masks_once else {}
     return functools.partial(PEERS[name], data, states, head, anchors, **changes)
 
@@ -240,7 +230,7 @@ def measure_apart(name: str, anchors: int, args: argparse.Namespace) -> str:
     """The same of a peer, in a process of its own that may hang or fail."""
     words = ["--one", name, "--anchors", str(anchors), "--steps", str(args.steps)]
     words += [f"--peer-limit={args.peer_limit}"]
-    flags = ("tiny", "profile", "full_layers", "peer_masks_once")
+    flags = ("tiny", "profile", "peer_masks_once")
     words += ["--" + flag.replace("_", "-") for flag in flags if getattr(args, flag)]
     found = bounded([sys.executable, __file__, *words], args.peer_limit)
     *before, row = found.output.splitlines() or [""]
@@ -267,7 +257,6 @@ def main() -> None:
         "--peer-masks-once", action="store_true",
         help="speculators' masks, which can take minutes to compile, are made once, uncompiled",
     )  # fmt: skip
-    parser.add_argument("--full-layers", action="store_true", help="no sliding window anywhere")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="toy shapes, to see that it works")

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ def bounded(argv: Sequence[str], limit_s: float) -> Outcome:
             part.wait(limit_s + GRACE_S)
         except subprocess.TimeoutExpired:
             late = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(part.pid, signal.SIGABRT)  # each of its processes says where it is
-            time.sleep(SAYING_S)
+            _ask_where(part.pid)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(part.pid, signal.SIGKILL)  # its compile workers too
@@ -64,6 +63,27 @@ def bounded(argv: Sequence[str], limit_s: float) -> Outcome:
         err.seek(0)
         output, said = out.read(), err.read()
     return Outcome(output=output, problem=_problem(part.returncode, late, limit_s, said), said=said)
+
+
+def _ask_where(group: int) -> None:
+    """Each process of a group writes where it is and ends: by turns, for they share a file, and the
+    youngest first, for some end with the one that started them.
+    """
+    for pid in sorted((int(p.name) for p in Path("/proc").glob("[0-9]*")), reverse=True):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) != group:
+                continue
+            os.kill(pid, signal.SIGABRT)
+            deadline = time.monotonic() + SAYING_S
+            while _lives(pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _problem(code: int | None, late: bool, limit_s: float, said: str) -> str:

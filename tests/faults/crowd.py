@@ -6,18 +6,19 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.support.served_verbs import served_verbs
 
 if TYPE_CHECKING:
     import random
+    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
 LONGEST_OTHER_S = 60.0
 ENGINES = ("run", "watch")
@@ -145,22 +146,10 @@ class Crowd:
 @contextmanager
 def crowd_on(folder: Path, chance: random.Random) -> Iterator[Crowd]:
     """Whoever still lives at the end is killed."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.verb_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        cwd=Path(__file__).parents[2],
-    )
-    crowd = Crowd(folder=folder, chance=chance, server=server)
-    try:
-        assert crowd.line() == "ready\n"
-        yield crowd
-    finally:
-        for pid in crowd.living:
-            crowd.send(pid, signal.SIGKILL)
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.close()
-        server.wait(timeout=60)
-        server.stdout.close()
+    with served_verbs() as server:
+        crowd = Crowd(folder=folder, chance=chance, server=server)
+        try:
+            yield crowd
+        finally:
+            for pid in crowd.living:
+                crowd.send(pid, signal.SIGKILL)

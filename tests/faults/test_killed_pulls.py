@@ -11,11 +11,8 @@ import random
 import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,36 +21,17 @@ from runbook.sharing.contents import contents
 from runbook.sharing.place import Place
 from runbook.workspace import Workspace
 from state.doctor import examine
+from tests.support.served_verbs import served_verbs
 from tests.support.shared import TASKS, take
 from tests.support.workspaces import make
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
 
     from state import Snapshot
 
 SEED = int(os.environ.get("RUNBOOK_SEED", "1"))
 KILLS = min(100, int(os.environ.get("RUNBOOK_KILLS", "6")))
-
-
-@contextmanager
-def verb_server() -> Iterator[subprocess.Popen[bytes]]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.verb_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        cwd=Path(__file__).parents[2],
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        assert server.stdout.readline() == b"ready\n"
-        yield server
-    finally:
-        server.stdin.close()
-        server.wait(timeout=60)
-        server.stdout.close()
 
 
 def killed_after(server: subprocess.Popen[bytes], seconds: float, out: Path, *words: str) -> int:
@@ -87,7 +65,7 @@ def test_killed_pulls(tmp_path: Path) -> None:
     new = ann.snapshot()
     ann.close()
     codes = []
-    with verb_server() as server:
+    with served_verbs() as server:
         words = ("pull", place.url, "--dir", str(tmp_path / "first"), "--trust", digest_of(new))
         began = time.monotonic()
         assert killed_after(server, 60, tmp_path / "out", *words) == 0
